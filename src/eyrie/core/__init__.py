@@ -1,0 +1,1 @@
+"""The small core that every stage stands on: specs, fingerprints, state, locks, accounting."""

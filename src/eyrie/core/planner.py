@@ -1,0 +1,56 @@
+"""plan: compare what is with what the spec wants. Read-only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eyrie.core import registry, state
+from eyrie.core.fingerprint import differences, short
+from eyrie.core.pipeline import Context, Pipeline
+
+
+def plan(ctx: Context) -> dict[str, Any]:
+    """{stage, fingerprint, up_to_date, status, differences, inputs, outputs, forecast, gates, running, record}."""
+    record = ctx.record()
+    status = ctx.state.status_of(record)
+    missing = [name for name in record.get("outputs", []) if not (ctx.out / name).exists()]
+    up_to_date = status == state.DONE and not missing
+    running = ctx.state.running()
+    return {
+        "stage": ctx.name,
+        "fingerprint": ctx.fingerprint,
+        "up_to_date": up_to_date,
+        "status": status,
+        "differences": [] if up_to_date else _why(ctx, status, missing),
+        "inputs": ctx.inputs,
+        "outputs": str(ctx.out),
+        "forecast": {"bytes": 0, "seconds": 0, "basis": "up to date"} if up_to_date else ctx.stage.forecast(ctx),
+        "gates": [] if up_to_date else ctx.stage.gates(ctx),
+        "server": ctx.stage.server,
+        "running": running,
+        "record": {key: record.get(key) for key in ("seconds", "account", "bytes", "error")} if record else None,
+    }
+
+
+def _why(ctx: Context, status: str, missing: list[str]) -> list[dict[str, Any]]:
+    """Why the stage would run, as differences: changed keys first, else its own state."""
+    if missing:
+        return [{"name": f"output {name}", "current": "missing", "desired": "present"} for name in missing]
+    if status != "absent":
+        return [{"name": "state", "current": status, "desired": state.DONE}]
+    last = ctx.state.latest()
+    if not last:
+        return [{"name": "state", "current": "absent", "desired": state.DONE}]
+    changed = differences(last.get("identity"), ctx.identity)
+    for name, digest in ctx.inputs.items():
+        before = (last.get("inputs") or {}).get(name)
+        if before != digest:
+            changed.append({"name": f"input {name}", "current": short(before), "desired": short(digest)})
+    return changed
+
+
+def plan_all(pipeline: Pipeline) -> dict[str, Any]:
+    """The plans of all stages, in order."""
+    plans = [plan(pipeline.context(name)) for name in registry.NAMES]
+    pipeline.hashes.save()
+    return {"stages": plans}
