@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass
+@dataclass(eq=False)  # exceptions stay hashable
 class EyrieError(Exception):
     """A failure that an operator can act on.
 
@@ -17,7 +17,7 @@ class EyrieError(Exception):
     code: a stable, greppable identifier (kebab case).
     """
 
-    what: str
+    what: str = ""
     where: str = ""
     why: str = ""
     todo: str = ""

@@ -63,6 +63,16 @@ def read_owner(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _alive(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (OSError, TypeError, ValueError):
+        return False
+    return True
+
+
 def holder(path: Path) -> dict[str, Any] | None:
     """The owner if some process holds the lock now, else None. Read-only."""
     try:
@@ -72,7 +82,8 @@ def holder(path: Path) -> dict[str, Any] | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return read_owner(path)
+        owner = read_owner(path)
+        return owner if _alive(owner.get("pid")) else {}  # the text of an earlier holder says nothing of this one
     finally:
         os.close(fd)
     return None

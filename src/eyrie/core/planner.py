@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from eyrie.core import registry, state
@@ -13,7 +14,7 @@ def plan(ctx: Context) -> dict[str, Any]:
     """{stage, fingerprint, up_to_date, status, differences, inputs, outputs, forecast, gates, running, record}."""
     record = ctx.record()
     status = ctx.state.status_of(record)
-    missing = [name for name in record.get("outputs", []) if not (ctx.out / name).exists()]
+    missing = missing_outputs(ctx, record)
     up_to_date = status == state.DONE and not missing
     running = ctx.state.running()
     return {
@@ -32,10 +33,24 @@ def plan(ctx: Context) -> dict[str, Any]:
     }
 
 
+def missing_outputs(ctx: Context, record: dict[str, Any]) -> list[str]:
+    """Outputs of a record that are gone or, for files, no longer of the size that was verified."""
+    sizes = record.get("output_sizes") or {}
+    return [name for name in record.get("outputs", []) if output_size(ctx.out / name) != sizes.get(name)]
+
+
+def output_size(path: Path) -> int:
+    """Bytes of a file, 0 for a folder, -1 when it is not there."""
+    try:
+        return 0 if path.is_dir() else path.stat().st_size
+    except OSError:
+        return -1
+
+
 def _why(ctx: Context, status: str, missing: list[str]) -> list[dict[str, Any]]:
     """Why the stage would run, as differences: changed keys first, else its own state."""
     if missing:
-        return [{"name": f"output {name}", "current": "missing", "desired": "present"} for name in missing]
+        return [{"name": f"output {name}", "current": "missing or changed", "desired": "as verified"} for name in missing]
     if status != "absent":
         return [{"name": "state", "current": status, "desired": state.DONE}]
     last = ctx.state.latest()

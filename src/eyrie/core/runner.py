@@ -22,6 +22,7 @@ def run(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Bring one stage up to date; returns its record. Raises EyrieError."""
     ctx = pipeline.context(name)
     ctx.state.path.mkdir(parents=True, exist_ok=True)
+    pipeline.hashes.path.parent.mkdir(parents=True, exist_ok=True)
     owner = {"fingerprint": ctx.fingerprint, "since": time.time(), "unit": os.environ.get("EYRIE_UNIT", "")}
     try:
         with Lock(ctx.state.lock_path, owner):
@@ -51,7 +52,7 @@ def _already_running(ctx: Context, held: Held) -> EyrieError:
 
 
 def _run_locked(ctx: Context) -> dict[str, Any]:
-    started = time.time()
+    started, clock = time.time(), time.monotonic()
     earlier = ctx.record()
     record: dict[str, Any] = {
         "stage": ctx.name,
@@ -81,7 +82,7 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
             failure = {
                 **record,
                 "status": state.INTERRUPTED if stopped else state.FAILED,
-                "seconds": round(time.time() - started, 3),
+                "seconds": round(time.monotonic() - clock, 3),
                 "error": _described(error),
             }
             ctx.state.write(failure)
@@ -90,10 +91,11 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
             raise EyrieError(**failure["error"]) from error
     record.update(
         status=state.DONE,
-        seconds=round(time.time() - started, 3),
+        seconds=round(time.monotonic() - clock, 3),
         finished=time.time(),
         account=outcome.account.as_dict(),
         outputs=outcome.outputs,
+        output_sizes={name: planner.output_size(ctx.out / name) for name in outcome.outputs},
         figures=outcome.figures,
         bytes=outcome.bytes,
         error=None,
