@@ -5,9 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+
+#: a reader that looks whether a lock is held (`holder`) has it for microseconds; a real owner for longer than this
+LOOK_S = 0.25
 
 
 class Held(Exception):
@@ -30,11 +35,16 @@ class Lock:
         """Take the lock or raise Held."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise Held(self.path, read_owner(self.path)) from None
+        deadline = time.monotonic() + LOOK_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(fd)
+                    raise Held(self.path, read_owner(self.path)) from None
+                time.sleep(0.01)
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(self.owner).encode(), 0)
         self._fd = fd
