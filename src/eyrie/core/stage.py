@@ -87,6 +87,17 @@ class Stage(ABC):
         """Where this fingerprint's outputs live."""
         return ctx.base / short(ctx.fingerprint)
 
+    def carry(self, ctx: Context) -> list[Path]:
+        """What another host needs to go on from here: files and folders below ctx.out or ctx.base.
+
+        Override it when a store beside the output folder belongs to the output, or parts of the folder do not.
+        """
+        return [ctx.out]
+
+    def adopt(self, ctx: Context) -> None:
+        """After another host's outputs were put in place: mend what names that host's folders."""
+        return None
+
     @abstractmethod
     def run(self, ctx: Context, work: Work) -> Outcome:
         """Do the work into ctx.out, resuming what is there. Raise EyrieError on failure."""
