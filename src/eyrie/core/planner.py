@@ -15,7 +15,7 @@ def plan(ctx: Context) -> dict[str, Any]:
     record = ctx.record()
     status = ctx.state.status_of(record)
     missing = missing_outputs(ctx, record)
-    up_to_date = status == state.DONE and not missing
+    up_to_date = is_up_to_date(ctx)
     running = ctx.state.running()
     return {
         "stage": ctx.name,
@@ -33,8 +33,30 @@ def plan(ctx: Context) -> dict[str, Any]:
     }
 
 
+def is_up_to_date(ctx: Context) -> bool:
+    """Done, and the outputs are present, or were given up and nothing needs them now."""
+    record = ctx.record()
+    if ctx.state.status_of(record) != state.DONE:
+        return False
+    if record.get("released"):
+        return not needed_by(ctx)
+    return not missing_outputs(ctx, record)
+
+
+def needed_by(ctx: Context) -> list[str]:
+    """Stages that read this one's outputs and are not up to date themselves.
+
+    A record whose `released` says why ({by, reason, when}) stands for large outputs that can be made again: they
+    are not made again while all that was made from them is there.
+    """
+    readers = [name for name in registry.NAMES if ctx.name in registry.get(name).reads]
+    return [name for name in readers if not is_up_to_date(ctx.pipeline.context(name))]
+
+
 def missing_outputs(ctx: Context, record: dict[str, Any]) -> list[str]:
     """Outputs of a record that are gone or, for files, no longer of the size that was verified."""
+    if record.get("released"):
+        return [f"(given up, needed by {name})" for name in needed_by(ctx)]
     sizes = record.get("output_sizes") or {}
     return [name for name in record.get("outputs", []) if output_size(ctx.out / name) != sizes.get(name)]
 

@@ -71,6 +71,11 @@ class Stage(ABC):
     #: the server profile that the runner proves to be serving before `run` ('' = none, or the stage switches itself)
     server: str = ""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The inputs whose files this stage opens when it runs (an input may be there for its fingerprint only)."""
+        return self.inputs
+
     def identity(self, ctx: Context) -> dict[str, Any]:
         """What can change the output, besides the input stages. Extend it with content hashes."""
         return {"settings": spec.identity(ctx.settings), "tools": tool_versions(self.tools)}
