@@ -66,6 +66,8 @@ def estimate(stage, spec, samples=None, tokens=None):
     target = spec.get("target") or {}
     layers = len(target.get("aux_layers") or [0, 0, 0]) + 1
     hidden = int(target.get("hidden_size") or 0)
+    if stage == "runtime":
+        return _forecast(plan["install_bytes"], plan["install_s"], basis)
     if stage == "target":
         return _forecast(plan["model_bytes"], plan["model_s"], basis)
     if stage == "dataset":

@@ -10,6 +10,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.eyrie.cli import Cli, CliError, describe
 from ansible.module_utils.eyrie.estimate import estimate
+from ansible.module_utils.eyrie.text import progress_text, reasons
 
 ARGUMENTS = {
     "spec": {"type": "dict", "required": True},
@@ -18,6 +19,9 @@ ARGUMENTS = {
     "poll": {"type": "float", "default": 2.0},
     "timeout": {"type": "int", "default": 0},
 }
+
+#: in reading order, as src/eyrie/core/registry.py has them
+STAGES = ("target", "dataset", "responses", "tokens", "hidden_states", "draft", "benchmark", "report")
 
 
 def default_cli(spec):
@@ -71,9 +75,11 @@ class Driver(object):
                 "The node package is not installed: %s is missing." % self.cli.command,
                 todo="Run playbooks/provision.yml (train.yml does).",
             )
+        since = time.time()
         result.update(self.cli.call("start", self.stage, spec=self.spec))
+        result["since"] = since if result.get("started") else 0
         if self.module.params["wait"]:
-            result.update(self.wait())
+            result.update(self.wait(plan["fingerprint"], result["since"]))
         return result
 
     def plan(self):
@@ -82,42 +88,39 @@ class Driver(object):
             return self.cli.call("plan", self.stage, spec=self.spec)
         return unplanned(self.stage, self.spec)
 
-    def wait(self):
+    def wait(self, fingerprint, since):
         """Wait until the stage's job ends; its failure is the task's."""
-        deadline = self.module.params["timeout"] and time.time() + self.module.params["timeout"]
+        limit = self.module.params["timeout"]
+        deadline = limit and time.time() + limit
         while True:
-            status = self.status()
+            step = self.module.params["poll"]
+            if deadline:
+                step = max(0.0, min(step, deadline - time.time()))
+            status = wait_stage(self.cli, self.stage, self.spec, fingerprint, since, step)
             if status["finished"]:
                 return status
-            if deadline and time.time() > deadline:
+            if deadline and time.time() >= deadline:
                 raise CliError(
-                    "%s is still running after %s s; it goes on without this task." % (self.stage, self.module.params["timeout"]),
+                    "%s is still running after %s s; it goes on without this task." % (self.stage, limit),
                     todo="Run again to attach to it.",
                     status=status,
                 )
-            time.sleep(self.module.params["poll"])
-
-    def status(self):
-        return stage_status(self.cli, self.stage, self.spec)
 
 
-def stage_status(cli, stage, spec):
-    """{finished, record, progress}; raises CliError when the stage failed or was interrupted."""
-    answer = cli.call("status", stage, "--root", spec["root"], "--run", str(spec["run"]))
-    status = answer["stages"][0]
+def wait_stage(cli, stage, spec, fingerprint, since, seconds):
+    """Wait up to `seconds`: {finished, status, record, progress, progress_text}; CliError when the job failed."""
+    where = ["--root", spec["root"], "--run", str(spec["run"])]
+    what = ["--fingerprint", fingerprint, "--since", repr(float(since)), "--seconds", str(seconds)]
+    status = cli.call("wait", stage, *(where + what))
     if status["status"] in ("failed", "interrupted"):
         raise CliError(
             "%s %s. %s" % (stage, status["status"], describe(status.get("error")) or "It was killed."),
             status=status,
+            error=status.get("error") or {},
             todo="Run again: it resumes. Log: %s" % status["log"],
         )
-    done = status["status"] == "done"
-    return {
-        "finished": done,
-        "progress": status.get("progress"),
-        "progress_text": progress_text(stage, status.get("progress")),
-        "record": {key: status.get(key) for key in ("seconds", "account", "bytes", "figures")} if done else None,
-    }
+    status["progress_text"] = progress_text(stage, status["progress"])
+    return status
 
 
 def unplanned(stage, spec):
@@ -137,18 +140,6 @@ def unplanned(stage, spec):
     }
 
 
-def reasons(plan):
-    """Why a stage would run, in one line."""
-    shown = ["%s: %s -> %s" % (d["name"], brief(d["current"]), brief(d["desired"])) for d in plan["differences"][:4]]
-    more = len(plan["differences"]) - len(shown)
-    return "; ".join(shown) + ("; and %d more" % more if more > 0 else "")
-
-
-def brief(value, limit=48):
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def as_diff(stage, plan):
     """Differences as Ansible shows them with --diff."""
     before = dict((d["name"], d["current"]) for d in plan["differences"])
@@ -163,39 +154,3 @@ def as_diff(stage, plan):
 
 def as_lines(values):
     return "".join("%s: %s\n" % (name, json.dumps(values[name], sort_keys=True)) for name in sorted(values))
-
-
-def progress_text(stage, progress):
-    """'capture 12,340/83,288 samples, 1.9 TB, 14.2/s, 3 h 12 min left'."""
-    if not progress:
-        return "%s: starting" % stage
-    text = "%s: %s" % (stage, progress["phase"])
-    if progress["total"]:
-        text += " {:,}/{:,} {}".format(progress["done"], progress["total"], progress["unit"])
-    if progress["bytes"]:
-        text += ", " + human_bytes(progress["bytes"])
-    if progress["rate"]:
-        text += ", %.3g/s" % progress["rate"]
-    if progress["eta_s"] is not None:
-        text += ", %s left" % human_seconds(progress["eta_s"])
-    for key in sorted(progress.get("detail") or {}):
-        text += ", %s %s" % (key, brief(progress["detail"][key], 24))
-    return text
-
-
-def human_bytes(size):
-    size = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return ("%d %s" if unit == "B" else "%.1f %s") % (size, unit)
-        size /= 1000
-
-
-def human_seconds(seconds):
-    seconds = int(round(seconds))
-    if seconds < 100:
-        return "%d s" % seconds
-    minutes = (seconds + 30) // 60
-    if minutes < 60:
-        return "%d min" % minutes
-    return "%d h %02d min" % (minutes // 60, minutes % 60)

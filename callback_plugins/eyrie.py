@@ -1,0 +1,56 @@
+# Copyright: Eyrie authors
+# Apache-2.0 (see LICENSE)
+"""The default output, with progress where a stage is waited for and tables where a module returns lines."""
+
+from __future__ import annotations
+
+DOCUMENTATION = """
+name: eyrie
+type: stdout
+short_description: the default output, with progress lines and tables
+description:
+  - The default output. A retry that carries C(progress_text) is shown as that one line; a result that carries
+    C(lines) is shown as those lines below its task.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+requirements:
+  - set as stdout in configuration
+"""
+
+from ansible import constants as C
+from ansible.plugins.callback.default import CallbackModule as Default
+
+
+class CallbackModule(Default):
+    """Default output plus progress and tables."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "eyrie"
+
+    def v2_runner_retry(self, result):
+        text = result.result.get("progress_text")
+        if not text:
+            return super().v2_runner_retry(result)
+        self._display.display("  [%s] %s" % (self.host_label(result), text), color=C.COLOR_DEBUG)
+
+    def v2_runner_on_ok(self, result):
+        lines = result.result.get("lines") if self._is_ours(result) else None
+        super().v2_runner_on_ok(result)
+        self._show(lines)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        lines = result.result.get("lines") if self._is_ours(result) else None
+        super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
+        self._show(lines)
+
+    @staticmethod
+    def _is_ours(result):
+        return str(getattr(result.task, "action", "")).rpartition(".")[2].startswith("eyrie_")
+
+    def _show(self, lines):
+        if lines:
+            self._display.display("")
+            for line in lines:
+                self._display.display("  %s" % line)
