@@ -126,7 +126,7 @@ def _check_gates(ctx: Context) -> None:
 
 def _serve(ctx: Context, work: Work) -> None:
     """Bring up the server profile that the stage declares, with proof."""
-    if ctx.stage.server:
+    if ctx.stage.server and ctx.stage.wants_server(ctx):
         from eyrie.serve import switch
 
         switch.ensure(ctx.pipeline, ctx.stage.server, progress=work.progress)

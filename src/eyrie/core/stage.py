@@ -103,6 +103,10 @@ class Stage(ABC):
         """After another host's outputs were put in place: mend what names that host's folders."""
         return None
 
+    def wants_server(self, ctx: Context) -> bool:
+        """Whether this run needs `server` at all (asked by the runner only); override when all may be there already."""
+        return True
+
     @abstractmethod
     def run(self, ctx: Context, work: Work) -> Outcome:
         """Do the work into ctx.out, resuming what is there. Raise EyrieError on failure."""
