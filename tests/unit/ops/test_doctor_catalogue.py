@@ -1,0 +1,70 @@
+"""Each signature of the catalogue is found first in its own recorded log, and healthy logs give nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eyrie.core.registry import NAMES
+from eyrie.ops.doctor import catalogue, examine
+from eyrie.ops.doctor.evidence import Document
+
+RECORDED = Path(__file__).parent / "recorded"
+LOGS = {
+    name: case for path in sorted(RECORDED.glob("*.yml")) for name, case in yaml.safe_load(path.read_text()).items()
+}
+SIGNATURES = {signature.id: signature for signature in catalogue.load()}
+
+HEALTHY = """\
+INFO 11-30 10:00:01 [api_server.py:1024] Starting vLLM server on http://127.0.0.1:8000
+INFO:     127.0.0.1:40110 - "POST /v1/chat/completions HTTP/1.1" 200 OK
+INFO 11-30 10:00:11 [loggers.py:127] Engine 000: Avg prompt throughput: 812.1 tokens/s, Running: 64 reqs
+INFO loading shard 34/64
+step 100 {'loss': 1.831, 'full_acc_0': 0.52, 'full_acc_1': 0.29, 'lr': 0.003}
+INFO saved checkpoint 1/checkpoint
+INFO acceptance length 2.41 (1 + accepted/drafts), untrained 1.00
+account.kept: 400
+"""
+
+
+def document(case: dict) -> Document:
+    return Document(
+        source=case.get("source", "log"),
+        origin="recorded.log",
+        stage=case.get("stage", ""),
+        text=case.get("text", ""),
+        facts=case.get("facts", {}),
+    )
+
+
+def test_every_signature_has_a_recorded_log_and_the_other_way_round() -> None:
+    assert set(LOGS) == set(SIGNATURES)
+
+
+@pytest.mark.parametrize("name", sorted(LOGS))
+def test_signature_is_the_first_finding_in_its_log(name: str) -> None:
+    findings = examine.diagnose([document(LOGS[name])])
+    assert [finding["id"] for finding in findings][:1] == [name]
+    assert findings[0]["cause"]
+    assert findings[0]["cure"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, case in LOGS.items() if case.get("text")))
+def test_signature_is_found_in_the_middle_of_a_long_healthy_log(name: str) -> None:
+    case = document(LOGS[name])
+    case.text = HEALTHY * 30 + case.text + HEALTHY * 30
+    assert name in [finding["id"] for finding in examine.diagnose([case])]
+
+
+@pytest.mark.parametrize("source", catalogue.SOURCES)
+@pytest.mark.parametrize("stage", ["", "server", *NAMES])
+def test_healthy_log_has_no_finding(source: str, stage: str) -> None:
+    facts = {"disk.used_share": 0.5, "disk.inodes_free": 10**6, "disk.read_only": False, "status": "done"}
+    assert examine.diagnose([Document(source, "ok.log", stage, HEALTHY, facts)]) == []
+
+
+def test_stage_names_in_the_catalogue_exist() -> None:
+    for signature in SIGNATURES.values():
+        assert set(signature.stages) <= {*NAMES, "server"}, signature.id
