@@ -26,6 +26,8 @@ EXTRA_VERBS: dict[str, str] = {
     "why": "eyrie.ops.why_cli",
     "gc": "eyrie.ops.gc.cli",
     "canary": "eyrie.ops.canary.cli",
+    "port": "eyrie.port.cli",
+    "teardown": "eyrie.port.teardown_cli",
 }
 
 
