@@ -1,0 +1,1 @@
+"""Stage `responses`: the target's own answers, through the baseline server, none lost and none doubled."""

@@ -1,0 +1,1 @@
+"""Stage `tokens`: answers become supervised tokens, and their frequencies the draft vocabulary."""
