@@ -1,0 +1,1 @@
+"""Benchmark: is this draft worth serving, and how do we know?"""
