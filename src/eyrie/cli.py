@@ -131,6 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(list(sys.argv[1:] if argv is None else argv))
     try:
         answer = args.act(args)
+    except OSError as error:
+        answer = {"what": f"{type(error).__name__}: {error}", "where": str(error.filename or ""), "code": "io-error"}
+        todo = "Check the disk (full, read-only?) and rights; `eyrie doctor` names known causes."
+        print(json.dumps({"error": {**answer, "why": "", "todo": todo}}, ensure_ascii=False))
+        print(f"eyrie: {error}", file=sys.stderr)
+        return 1
     except EyrieError as error:
         print(json.dumps({"error": error.as_dict()}, ensure_ascii=False))
         print(f"eyrie: {error}", file=sys.stderr)

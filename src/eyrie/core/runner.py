@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -23,6 +24,7 @@ def run(pipeline: Pipeline, name: str) -> dict[str, Any]:
     ctx = pipeline.context(name)
     ctx.state.path.mkdir(parents=True, exist_ok=True)
     pipeline.hashes.path.parent.mkdir(parents=True, exist_ok=True)
+    attempts = int(ctx.record().get("attempt", 0))
     owner = {"fingerprint": ctx.fingerprint, "since": time.time(), "unit": os.environ.get("EYRIE_UNIT", "")}
     try:
         with Lock(ctx.state.lock_path, owner):
@@ -33,6 +35,10 @@ def run(pipeline: Pipeline, name: str) -> dict[str, Any]:
         raise _already_running(ctx, held) from None
     finally:
         pipeline.hashes.save()
+        if pipeline.execution.get("notify"):
+            from eyrie.ops import notify
+
+            notify.after(ctx, attempts)
 
 
 def _already_running(ctx: Context, held: Held) -> EyrieError:
@@ -85,7 +91,8 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
                 "seconds": round(time.monotonic() - clock, 3),
                 "error": _described(error),
             }
-            ctx.state.write(failure)
+            with contextlib.suppress(OSError):  # a full or read-only disk is what failed: its error is the one to tell
+                ctx.state.write(failure)
             if isinstance(error, EyrieError) or not isinstance(error, Exception):
                 raise
             raise EyrieError(**failure["error"]) from error

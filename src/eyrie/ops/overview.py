@@ -33,8 +33,37 @@ def mark_silent(stage: dict[str, Any], now: float) -> None:
 
 
 def servers(root: Path) -> list[dict[str, Any]]:
-    """What the server switch recorded, with whether it lives now; [] before any server was started."""
-    return []
+    """Each profile's server as records and processes show it; nothing is asked of the server itself.
+
+    [{profile, state, pid, base_url, model, method, up_s}]; [] before any server was started here.
+    """
+    from eyrie.serve import execute, launch, records
+    from eyrie.serve.settings import PROFILES
+
+    serving, switching = records.read(records.serving_path(root)), records.read(records.switching_path(root))
+    found = []
+    for profile in PROFILES:
+        process, document = execute.launched(root, profile), launch.read(root, profile)
+        if not process:
+            continue
+        proven = serving.get("pid") == process["pid"] and serving.get("profile") == profile
+        found.append(
+            {
+                "profile": profile,
+                "state": "serving, proven" if proven else "up, not proven yet",
+                "pid": process["pid"],
+                "base_url": document.get("base_url"),
+                "model": document.get("served_model_name"),
+                "method": document.get("method"),
+                "up_s": round(time.time() - float(process.get("time") or time.time()), 1),
+            }
+        )
+    if not found and serving:
+        found.append({"profile": serving.get("profile"), "state": "was stopped or died"})
+    if switching:
+        since = round(time.time() - float(switching.get("since") or time.time()), 1)
+        found.append({"profile": switching.get("to"), "state": "switch under way", "up_s": since})
+    return found
 
 
 def findings(root: Path, run: str, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:

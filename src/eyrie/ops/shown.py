@@ -9,7 +9,7 @@ import sys
 _SECRETS = (
     re.compile(r"\b(?:hf|sk|ghp|gho|glpat|xox[abpr])[_-][A-Za-z0-9_\-]{8,}"),
     re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{6,}"),
-    re.compile(r"([a-z][a-z0-9+.\-]*://)[^\s/@:]+:[^\s/@]+@"),
+    re.compile(r"([a-z][a-z0-9+.\-]*://)[^\s/@:\"']+:[^\s/@\"']+@"),
     re.compile(
         r"(?i)((?:api[_-]?key|access[_-]?key|token|secret|passw(?:or)?d|authorization)[\"']?\s*[=:]\s*[\"']?)"
         r"(?!\s*(?:none|null|true|false|\d{1,6}\b))[^\s\"',;}]{4,}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,14 @@ from typing import Any
 import pytest
 
 from eyrie import cli
+from eyrie.core import atomic
+from eyrie.core.fingerprint import fingerprint
 from eyrie.core.lock import Lock
 from eyrie.core.progress import Progress
 from eyrie.core.state import StateDir
 from eyrie.ops import host, overview, shown, view
+from eyrie.serve import execute, launch, records
+from eyrie.supervise import processes
 
 
 def write(root: Path, stage: str, status: str, **more: Any) -> StateDir:
@@ -137,3 +142,21 @@ def test_redaction_leaves_figures_alone(text: str) -> None:
 def test_sizes_and_spans() -> None:
     assert [shown.size(n) for n in (0, 999, 11e12, None)] == ["0 B", "999 B", "11.0 TB", "-"]
     assert [shown.span(n) for n in (45, 3599, 11100, 187200)] == ["45 s", "1 h 00 min", "3 h 05 min", "2 d 4 h"]
+
+
+def test_servers_are_read_from_records_and_processes(tmp_path: Path) -> None:
+    assert overview.servers(tmp_path) == []
+    body = {"profile": "baseline", "base_url": "http://127.0.0.1:1", "served_model_name": "tiny", "method": ""}
+    launch.write(tmp_path, {**body, "fingerprint": fingerprint(body)})
+    me = processes.read(os.getpid())
+    assert me is not None
+    started = {"pid": me.pid, "start": me.start, "time": time.time() - 90, "fingerprint": "x"}
+    atomic.write_json(execute.launched_path(tmp_path, "baseline"), started)
+    assert overview.servers(tmp_path)[0]["state"] == "up, not proven yet"
+    atomic.write_json(records.serving_path(tmp_path), {"profile": "baseline", "pid": me.pid, "start": me.start})
+    server = overview.servers(tmp_path)[0]
+    assert view.server_line(server) == f"baseline: serving, proven, http://127.0.0.1:1, tiny, pid {me.pid}, up 90 s"
+    atomic.write_json(execute.launched_path(tmp_path, "baseline"), {**started, "start": 1})
+    atomic.write_json(records.switching_path(tmp_path), {"to": "extract", "since": time.time()})
+    states = [(found["profile"], found["state"]) for found in overview.servers(tmp_path)]
+    assert states == [("baseline", "was stopped or died"), ("extract", "switch under way")]

@@ -109,3 +109,20 @@ def test_safetensors_that_are_not_whole(tmp_path: Path, data: bytes, problem: st
     path.write_bytes(data)
     assert problem in verify.safetensors_problem(path)
     assert bool(verify.safetensors_problem(path)) == bool(problem)
+
+
+def test_a_disk_that_refuses_is_a_clear_answer(
+    house: House, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(house.spec()))
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device", "/srv/state")
+
+    monkeypatch.setattr("eyrie.core.atomic.write_bytes", full)
+    assert main(["run", "target", "--spec", str(spec)]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "io-error"
+    assert error["where"] == "/srv/state"
+    assert "No space left on device" in error["what"]
