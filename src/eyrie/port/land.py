@@ -77,7 +77,8 @@ def handed_over(ctx: Context, source: dict[str, Any]) -> bool:
         return False
     if mark.get("updated") != (source.get("record") or {}).get("updated"):
         return False
-    return not planner.missing_outputs(ctx, ctx.record())
+    missing: list[str] = planner.missing_outputs(ctx, ctx.record())
+    return not missing
 
 
 def faults(pipeline: Pipeline, folder: Path, sha256: str) -> list[manifests.Bad]:
@@ -119,7 +120,7 @@ def _mark_of(ctx: Context, listed: Manifest) -> bool:
     """True when this pack's files are being put in place, or were."""
     source = listed.header["stages"][ctx.name]["fingerprint"]
     try:
-        return _mark_path(ctx).read_text("utf-8").strip() == source
+        return bool(_mark_path(ctx).read_text("utf-8").strip() == source)
     except FileNotFoundError:
         return bool((ctx.record().get("imported_from") or {}).get("fingerprint") == source)
 

@@ -17,11 +17,12 @@ from typing import Any
 from eyrie.core import atomic, registry
 from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import HashCache, file_sha256
-from eyrie.core.pipeline import Context
-from eyrie.port.survey import BASE, OUT, items, tree_dir
+from eyrie.port.survey import BASE, OUT, Item, Place, tree_dir
 
 NAME = "manifest.jsonl"
 SCHEMA = 1
+#: a saved run's records, beside the stages
+STATE = "state"
 _THREADS = 4  # hashing releases the GIL; more gains nothing once the disk is the limit
 
 
@@ -77,31 +78,31 @@ class Manifest:
         return file_sha256(path)
 
 
-def build(contexts: Iterable[Context], header: dict[str, Any], hashes: HashCache) -> Manifest:
-    """Hash what the given stages carry."""
+def build(places: Iterable[tuple[Place, list[Item]]], header: dict[str, Any], hashes: HashCache) -> Manifest:
+    """Hash the items of the given places."""
     entries: list[Entry] = []
-    for ctx in contexts:
-        entries += _stage_entries(ctx, hashes)
+    for place, found in places:
+        entries += _entries(place, found, hashes)
     hashes.save()
     return Manifest({"schema": SCHEMA, **header}, entries)
 
 
-def _stage_entries(ctx: Context, hashes: HashCache) -> list[Entry]:
+def _entries(place: Place, found: list[Item], hashes: HashCache) -> list[Entry]:
     first: dict[tuple[int, int], str] = {}
     plain, special = [], []
-    for item in items(ctx):
+    for item in found:
         name = f"{item.tree}/{item.path}"
         if item.link:
-            special.append(Entry(ctx.name, item.tree, item.path, link=item.link))
+            special.append(Entry(place.name, item.tree, item.path, link=item.link))
         elif item.node in first:
-            special.append(Entry(ctx.name, item.tree, item.path, same=first[item.node]))
+            special.append(Entry(place.name, item.tree, item.path, same=first[item.node]))
         else:
             first[item.node] = name
             plain.append(item)
     with ThreadPoolExecutor(_THREADS) as pool:
-        sums = list(pool.map(lambda item: hashes.sha256(tree_dir(ctx, item.tree) / item.path), plain))
+        sums = list(pool.map(lambda item: hashes.sha256(tree_dir(place, item.tree) / item.path), plain))
     files = [
-        Entry(ctx.name, item.tree, item.path, item.bytes, item.mode, digest)
+        Entry(place.name, item.tree, item.path, item.bytes, item.mode, digest)
         for item, digest in zip(plain, sums, strict=True)
     ]
     return sorted(files + special, key=lambda entry: (entry.tree, entry.path))
@@ -129,7 +130,7 @@ def read(path: Path, expect_sha256: str = "") -> Manifest:
 def _check_entry(entry: Entry, where: Path) -> None:
     """A path that leaves its folder is refused, whoever wrote it."""
     names = [entry.path] + ([entry.same.partition("/")[2]] if entry.same else [])
-    bad = entry.stage not in registry.NAMES or entry.tree not in (OUT, BASE)
+    bad = entry.stage not in (*registry.NAMES, STATE) or entry.tree not in (OUT, BASE)
     bad = bad or any(
         PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name for name in names
     )

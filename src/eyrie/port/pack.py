@@ -11,7 +11,7 @@ from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Pipeline
 from eyrie.port import manifest
 from eyrie.port.decision import COPY, LEAVE
-from eyrie.port.survey import hash_cache, port_dir, stage_survey, tree_dir
+from eyrie.port.survey import Item, Place, hash_cache, items_of, port_dir, stage_survey, tree_dir
 
 #: what of a stage's survey travels in the manifest's header
 KEPT = ("fingerprint", "identity", "inputs", "status", "record")
@@ -35,7 +35,7 @@ def pack(pipeline: Pipeline, decisions: list[dict[str, Any]], purpose: str = "po
     """
     hashes = hash_cache(pipeline.root)
     header: dict[str, Any] = {"host": pipeline.host, "run": pipeline.run, "stages": {}}
-    contexts = []
+    places: list[tuple[Place, list[Item]]] = []
     for item in decisions:
         if item["action"] not in (COPY, LEAVE):
             continue
@@ -54,8 +54,8 @@ def pack(pipeline: Pipeline, decisions: list[dict[str, Any]], purpose: str = "po
             )
         header["stages"][ctx.name] = {key: found[key] for key in KEPT} | {"action": item["action"]}
         if item["action"] == COPY:
-            contexts.append(ctx)
-    listed = manifest.build(contexts, header, hashes)
+            places.append((ctx, items_of(ctx)))
+    listed = manifest.build(places, header, hashes)
     path = outgoing(pipeline, purpose)
     digest = listed.write(path)
     return {

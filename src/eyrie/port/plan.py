@@ -30,7 +30,7 @@ from eyrie.port.decision import (
 )
 from eyrie.port.land import handed_over, landing
 from eyrie.port.rules import Difference, Verdict, judge_all
-from eyrie.port.survey import DIGESTED, digest, free_bytes, hash_cache, items
+from eyrie.port.survey import DIGESTED, digest, free_bytes, hash_cache, items_of
 
 
 class Planner:
@@ -180,7 +180,7 @@ class Planner:
             return Content.SAME
         if ctx.name in DIGESTED and source.get("digest"):
             hashes = hash_cache(self.pipeline.root)
-            same = digest(ctx, items(ctx), hashes) == source["digest"]
+            same = digest(ctx, items_of(ctx), hashes) == source["digest"]
             hashes.save()
             return Content.SAME if same else Content.OTHER
         if ctx.name == "hidden_states" and equal and self.made["tokens"].content is Content.SAME:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from eyrie.core import planner, registry
 from eyrie.core.errors import EyrieError
@@ -17,9 +17,24 @@ from eyrie.core.pipeline import Context, Pipeline
 SCHEMA = 1
 OUT, BASE = "out", "base"
 PARTIAL = ".eyrie-partial"  # where rsync keeps the torn end of a file that the link cut
+#: of this host alone: locks, and what its own rates and jobs are
+SKIPPED = frozenset({PARTIAL, "lock", "start.lock", "job.json", "rates.json"})
 
 #: their bytes decide whether two hosts hold the same thing; large or hash-proved stages are compared otherwise
 DIGESTED = ("dataset", "responses", "tokens")
+
+
+class Place(Protocol):
+    """Where a stage's files lie: a Context, or a saved run's folder."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def out(self) -> Path: ...
+
+    @property
+    def base(self) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -46,57 +61,65 @@ def hash_cache(root: Path) -> HashCache:
     return HashCache(port_dir(root) / "hashes.json")
 
 
-def tree_dir(ctx: Context, tree: str) -> Path:
+def tree_dir(place: Place, tree: str) -> Path:
     """The folder that a tree's paths are relative to, on this host."""
-    return ctx.out if tree == OUT else ctx.base
+    return place.out if tree == OUT else place.base
 
 
-def items(ctx: Context) -> list[Item]:
-    """All files that another host needs of a stage, in a stable order."""
+def items(place: Place, carried: Sequence[Path]) -> list[Item]:
+    """All files below the carried paths, in a stable order."""
     found: dict[tuple[str, str], Item] = {}
-    for path in ctx.stage.carry(ctx):
-        tree, top = _placed(ctx, path)
-        for item in _walk(ctx, tree, top, path):
+    for path in carried:
+        tree, top = _placed(place, path)
+        for item in _walk(place, tree, top, path):
             found[(item.tree, item.path)] = item
     return [found[key] for key in sorted(found)]
 
 
-def _placed(ctx: Context, path: Path) -> tuple[str, Path]:
-    for tree in (OUT, BASE):
-        if path.is_relative_to(tree_dir(ctx, tree)):
-            return tree, tree_dir(ctx, tree)
+def items_of(ctx: Context) -> list[Item]:
+    """All files that another host needs of a stage."""
+    return items(ctx, ctx.stage.carry(ctx))
+
+
+def _placed(place: Place, path: Path) -> tuple[str, Path]:
+    for tree in (OUT, BASE) if place.out != place.base else (BASE,):
+        if path.is_relative_to(tree_dir(place, tree)):
+            return tree, tree_dir(place, tree)
     raise EyrieError(
-        f"{ctx.name} wants to carry a path outside its own folders.", where=str(path), code="carry-outside"
+        f"{place.name} wants to carry a path outside its own folders.", where=str(path), code="carry-outside"
     )
 
 
-def _walk(ctx: Context, tree: str, top: Path, path: Path) -> Iterator[Item]:
+def _walk(place: Place, tree: str, top: Path, path: Path) -> Iterator[Item]:
     if path.is_symlink() or path.is_file():
-        yield _item(ctx, tree, top, path)
+        yield _item(place, tree, top, path)
         return
     if not path.is_dir():
         return
     with os.scandir(path) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.name == PARTIAL or (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+            if entry.name in SKIPPED or (entry.name.startswith(".") and entry.name.endswith(".tmp")):
                 continue
-            yield from _walk(ctx, tree, top, Path(entry.path))
+            yield from _walk(place, tree, top, Path(entry.path))
 
 
-def _item(ctx: Context, tree: str, top: Path, path: Path) -> Item:
+def _item(place: Place, tree: str, top: Path, path: Path) -> Item:
     info = path.lstat()
     link = ""
     if path.is_symlink():
         link = os.readlink(path)
         goal = Path(os.path.normpath(path.parent / link))
-        if not (goal.is_relative_to(ctx.out) or goal.is_relative_to(ctx.base)):
+        inside = goal.is_relative_to(place.out) or goal.is_relative_to(place.base)
+        if not inside and place.name == "target" and path.is_file():
+            info, link = path.stat(), ""  # a model that lies elsewhere on this host travels as files
+        elif not inside:
             raise EyrieError(
-                f"a link of {ctx.name} leads outside the stage's folders: it would dangle on another host.",
+                f"a link of {place.name} leads outside the stage's folders: it would dangle on another host.",
                 where=f"{path} -> {link}",
                 code="carry-link",
                 todo="Put a file in its place, or remove it.",
             )
-        if os.path.isabs(link):
+        if link and os.path.isabs(link):
             link = os.path.relpath(goal, path.parent)
     size = 0 if link else info.st_size
     return Item(tree, str(path.relative_to(top)), size, info.st_mode & 0o777, link, (info.st_dev, info.st_ino))
@@ -121,7 +144,7 @@ def stage_survey(ctx: Context, hashes: HashCache) -> dict[str, Any]:
     record = ctx.record()
     status = ctx.state.status_of(record)
     done = planner.is_up_to_date(ctx)
-    found = items(ctx) if status != "absent" else []
+    found = items_of(ctx) if status != "absent" else []
     unique = {item.node: item.bytes for item in found}
     latest = ctx.state.latest()
     other = latest.get("fingerprint") if latest.get("fingerprint") != ctx.fingerprint else None

@@ -30,9 +30,7 @@ class Steps:
     def __init__(self, hosts: Any, **options: Any):
         self.hosts = hosts
         self.source = carry.survey(hosts.alpha, {})
-        self.plan = carry.plan(
-            hosts.beta, {"source": self.source, "link": {"mb_s": 1000.0}, "options": options}
-        )
+        self.plan = carry.plan(hosts.beta, {"source": self.source, "link": {"mb_s": 1000.0}, "options": options})
         self.packed = carry.pack(hosts.alpha, {"decisions": self.plan["decisions"]})
         self.place = carry.prepare(hosts.beta, {"source": self.source, "trees": self.packed["trees"]})
 
@@ -242,7 +240,10 @@ def test_a_stage_that_runs_is_neither_packed_nor_landed_on(hosts: Any) -> None:
     step.send()
     with Lock(hosts.alpha.context("draft").state.lock_path), pytest.raises(EyrieError, match="runs on this host"):
         carry.pack(hosts.alpha, {"decisions": step.plan["decisions"]})
-    with Lock(hosts.beta.context("dataset").state.lock_path), pytest.raises(EyrieError, match="runs on the destination"):
+    with (
+        Lock(hosts.beta.context("dataset").state.lock_path),
+        pytest.raises(EyrieError, match="runs on the destination"),
+    ):
         step.land()
 
 

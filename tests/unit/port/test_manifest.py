@@ -13,7 +13,7 @@ from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import HashCache
 from eyrie.port import manifest
 from eyrie.port.manifest import Entry, Manifest
-from eyrie.port.survey import items
+from eyrie.port.survey import items_of
 
 
 def cache(tmp: Path) -> HashCache:
@@ -26,7 +26,7 @@ def test_items_skip_temporary_files_and_keep_links(hosts: Any) -> None:
     (ctx.out / "states" / ".hs_9.x1.tmp").write_text("torn")
     (ctx.out / ".eyrie-partial").mkdir()
     (ctx.out / ".eyrie-partial" / "hs_8").write_text("torn")
-    found = items(ctx)
+    found = items_of(ctx)
     assert [(item.tree, item.path, item.link) for item in found] == [
         ("base", "store/ab/k0", ""),
         ("base", "store/ab/k1", ""),
@@ -41,7 +41,7 @@ def test_absolute_link_within_the_stage_becomes_relative(hosts: Any) -> None:
     hosts.run("alpha", "dataset")
     ctx = hosts.alpha.context("dataset")
     (ctx.out / "best").symlink_to(ctx.out / "part")
-    assert next(item.link for item in items(ctx) if item.path == "best") == "part"
+    assert next(item.link for item in items_of(ctx) if item.path == "best") == "part"
 
 
 def test_link_that_leads_outside_is_refused(hosts: Any) -> None:
@@ -49,7 +49,7 @@ def test_link_that_leads_outside_is_refused(hosts: Any) -> None:
     ctx = hosts.alpha.context("dataset")
     (ctx.out / "secret").symlink_to("/etc/passwd")
     with pytest.raises(EyrieError, match="leads outside") as caught:
-        items(ctx)
+        items_of(ctx)
     assert caught.value.code == "carry-link"
 
 
@@ -57,7 +57,7 @@ def test_hard_links_travel_once(hosts: Any, tmp_path: Path) -> None:
     hosts.run("alpha", "dataset")
     ctx = hosts.alpha.context("dataset")
     os.link(ctx.out / "part" / "data", ctx.out / "part" / "again")
-    made = manifest.build([ctx], {}, cache(tmp_path))
+    made = manifest.build([(ctx, items_of(ctx))], {}, cache(tmp_path))
     again = next(entry for entry in made.entries if entry.path == "part/data")
     assert again.same == "out/part/again"
     assert made.bytes == sum(entry.bytes for entry in made.entries)
@@ -66,7 +66,7 @@ def test_hard_links_travel_once(hosts: Any, tmp_path: Path) -> None:
 def test_write_and_read_back(hosts: Any, tmp_path: Path) -> None:
     hosts.run("alpha", "target", "dataset", "responses", "tokens", "hidden_states")
     ctx = hosts.alpha.context("hidden_states")
-    made = manifest.build([ctx], {"host": "alpha", "run": "main", "stages": {}}, cache(tmp_path))
+    made = manifest.build([(ctx, items_of(ctx))], {"host": "alpha", "run": "main", "stages": {}}, cache(tmp_path))
     digest = made.write(tmp_path / "m.jsonl")
     assert manifest.read(tmp_path / "m.jsonl", digest) == made
 
@@ -93,7 +93,9 @@ def test_hostile_entries_are_refused(tmp_path: Path, entry: dict[str, Any]) -> N
         manifest.read(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 2}\n', '{"schema": 1}\n{"stage": "draft"}\n', '{"schema": 1}\n[1]\n'])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"schema": 2}\n', '{"schema": 1}\n{"stage": "draft"}\n', '{"schema": 1}\n[1]\n']
+)
 def test_torn_or_foreign_manifests_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(text)

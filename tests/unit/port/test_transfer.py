@@ -99,12 +99,16 @@ def test_a_torn_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     way = cutting_shell(tmp_path, cuts=1, limit=700_000)
     with pytest.raises(EyrieError, match="stays dead"):
-        transfer.send(entries, str(tmp_path / "a"), way.place(str(tmp_path / "b")), way, Limits(tries=0), sleep=lambda s: None)
+        transfer.send(
+            entries, str(tmp_path / "a"), way.place(str(tmp_path / "b")), way, Limits(tries=0), sleep=lambda s: None
+        )
     torn = tmp_path / "b" / transfer.PARTIAL / "f0"
     assert 400_000 < torn.stat().st_size < 1_000_000
     # the second shell lets less through than the file is long: only a resumed transfer fits
     (tmp_path / "cuts").write_text("1")
-    transfer.send(entries, str(tmp_path / "a"), way.place(str(tmp_path / "b")), way, Limits(tries=1), sleep=lambda s: None)
+    transfer.send(
+        entries, str(tmp_path / "a"), way.place(str(tmp_path / "b")), way, Limits(tries=1), sleep=lambda s: None
+    )
     assert (tmp_path / "b" / "f0").read_bytes() == (tmp_path / "a" / "f0").read_bytes()
 
 
