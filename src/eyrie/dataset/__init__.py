@@ -1,0 +1,1 @@
+"""The dataset stage: any number of sources become one canonical conversation table."""

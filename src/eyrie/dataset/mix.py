@@ -1,0 +1,266 @@
+"""The mix: which rows of which sources enter training, in which order. A function of the rows' keys, the settings
+and the seed; never of the number of workers or of who finished first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eyrie.core.accounting import FIRST_FAULTS
+from eyrie.dataset import part as parts
+from eyrie.dataset.near import NEAR, NEAR_EVAL
+from eyrie.dataset.settings import Settings
+from eyrie.dataset.unit import Unit
+
+TRAIN, HELDOUT = 0, 1
+
+
+@dataclass
+class Keys:
+    """Columns of all rows of all units, in order of unit, part and place in the part.
+
+    id, first, key: 16 bytes as two uint64 each, [rows, 2]; rank: order of precedence; source: unit's index;
+    line: place in the file, for reports; starts: first row of each part.
+    """
+
+    id: Any
+    first: Any
+    key: Any
+    rank: Any
+    source: Any
+    line: Any
+    file: Any
+    starts: list[tuple[int, parts.Part, int]]
+
+
+@dataclass
+class Chosen:
+    """The result: per row its set (-1 = none) and its place in that set; books of what was left out per source."""
+
+    where: Any
+    dropped: list[Counter[str]]
+    examples: list[dict[str, list[str]]]
+    counts: list[dict[str, int]]
+    available: list[int] = field(default_factory=list)
+
+
+def load(units: list[Unit]) -> Keys:
+    """Read the keys of all parts (about 100 bytes a row)."""
+    import numpy as np
+
+    pieces: dict[str, list[Any]] = {name: [] for name in ("id", "first", "key", "rank", "source", "line", "file")}
+    starts: list[tuple[int, parts.Part, int]] = []
+    count, base = 0, 0
+    for number, unit in enumerate(units):
+        total = 0
+        for part, records, lines in unit.bases():
+            starts.append((count, part, number))
+            total = records + part.records
+            if not part.rows:
+                continue
+            table = _columns(unit.folder / f"{part.name}.arrow", [0, 1, 2, 3, 4, 5])
+            for name in ("id", "first", "key"):
+                pieces[name].append(_binary(table.column(name), part.rows))
+            pieces["rank"].append(table.column("row").to_numpy() + (base + records))
+            pieces["line"].append(table.column("line").to_numpy() + lines)
+            pieces["file"].append(table.column("file").to_numpy())
+            pieces["source"].append(np.full(part.rows, number, dtype=np.int32))
+            count += part.rows
+        base += total
+    empty = {"id": (0, 2), "first": (0, 2), "key": (0, 2)}
+    joined = {
+        name: np.concatenate(items) if items else np.zeros(empty.get(name, (0,)), dtype=np.uint64)
+        for name, items in pieces.items()
+    }
+    return Keys(**joined, starts=starts)
+
+
+def _columns(path: Path, fields: list[int]) -> Any:
+    import pyarrow as pa
+
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    with pa.OSFile(str(path), "rb") as source:
+        return pa.ipc.open_file(source, options=options).read_all().combine_chunks()
+
+
+def _binary(column: Any, rows: int) -> Any:
+    """A column of 16 bytes as [rows, 2] big-endian numbers (their order is that of the bytes)."""
+    import numpy as np
+
+    array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    if hasattr(array, "chunks"):
+        array = array.chunk(0)
+    data = np.frombuffer(array.buffers()[1], dtype=">u8", count=(array.offset + rows) * 2)
+    return data[array.offset * 2 :].reshape(rows, 2).astype(np.uint64)
+
+
+def signatures(units: list[Unit], keys: Keys, rows: Any) -> Any:
+    """MinHash signatures of the given rows, uint32 [rows, permutations], read part by part."""
+    import numpy as np
+
+    wanted = np.sort(rows)
+    pieces = []
+    for start, part, number in keys.starts:
+        low, high = np.searchsorted(wanted, [start, start + part.rows])
+        if low == high:
+            continue
+        column = _columns(units[number].folder / f"{part.name}.arrow", [8]).column("minhash").combine_chunks()
+        width = column.type.byte_width // 4
+        values = np.frombuffer(column.buffers()[1], dtype=np.uint32).reshape(-1, width)
+        pieces.append(values[wanted[low:high] - start])
+    return np.concatenate(pieces)[np.searchsorted(wanted, rows)]
+
+
+def splitmix(values: Any, seed: int) -> Any:
+    """A fixed, seeded scramble of uint64 values (SplitMix64)."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        z = values.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & (2**64 - 1))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def firsts(key: Any, rank: Any) -> Any:
+    """For each row the row of lowest rank that has the same key (itself when it is the first)."""
+    import numpy as np
+
+    order = np.lexsort((rank, key[:, 1], key[:, 0]))
+    ordered = key[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    group = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    out = np.empty(len(order), dtype=np.int64)
+    out[order] = order[group]
+    return out
+
+
+def member(values: Any, among: Any) -> Any:
+    """Which of the [rows, 2] values are among others."""
+    import numpy as np
+
+    if not len(among) or not len(values):
+        return np.zeros(len(values), dtype=bool)
+    hit = np.isin(values[:, 0], among[:, 0])
+    known = {(int(hi), int(lo)) for hi, lo in among}
+    for index in np.flatnonzero(hit):
+        hit[index] = (int(values[index, 0]), int(values[index, 1])) in known
+    return hit
+
+
+def choose(keys: Keys, units: list[Unit], settings: Settings, excluded: Any, near: Any = None) -> Chosen:
+    """Decide for every row. excluded: [n, 2] keys of prompts that must not be in training.
+
+    near: a function (candidate rows in order of rank) -> verdicts of near.find about them, or None.
+    """
+    import numpy as np
+
+    rows = len(keys.rank)
+    result = Chosen(np.full(rows, -1, dtype=np.int64), [Counter() for _ in units], [{} for _ in units], [])
+    alive = np.ones(rows, dtype=bool)
+
+    def leave(mask: Any, reason: str) -> None:
+        """Take rows out, with the first places per source."""
+        places = np.flatnonzero(mask & alive)
+        alive[places] = False
+        for number, unit in enumerate(units):
+            mine = places[keys.source[places] == number]
+            if len(mine):
+                result.dropped[number][reason] += len(mine)
+                first = mine[np.argsort(keys.rank[mine], kind="stable")[:FIRST_FAULTS]]
+                result.examples[number][reason] = [_place(unit, keys, index) for index in first]
+
+    leave(member(keys.first, excluded), "eval_overlap")
+    if settings.dedup != "none":
+        pool = np.flatnonzero(alive)
+        first = pool[firsts(keys.key[pool], keys.rank[pool])]
+        again = np.zeros(rows, dtype=bool)
+        across = np.zeros(rows, dtype=bool)
+        later = pool[first != pool]
+        same = keys.source[first[first != pool]] == keys.source[later]
+        again[later[same]] = True
+        across[later[~same]] = True
+        leave(again, "duplicate")
+        leave(across, "duplicate_across")
+    if near is not None:
+        pool = np.flatnonzero(alive)
+        pool = pool[np.argsort(keys.rank[pool], kind="stable")]
+        verdict = near(pool)
+        for code, reason in ((NEAR_EVAL, "near_eval"), (NEAR, "near_duplicate")):
+            mask = np.zeros(rows, dtype=bool)
+            mask[pool[verdict == code]] = True
+            leave(mask, reason)
+    _allot(keys, units, settings, alive, leave, result)
+    return result
+
+
+def _allot(keys: Keys, units: list[Unit], settings: Settings, alive: Any, leave: Any, result: Chosen) -> None:
+    """Held-out rows first, then training rows, by weight and quota; then the order of both."""
+    import numpy as np
+
+    pools = [np.flatnonzero(alive & (keys.source == number)) for number in range(len(units))]
+    result.available = [len(pool) for pool in pools]
+    weights = [unit.source.weight for unit in units]
+    rows = len(keys.rank)
+    held, train, quota = (np.zeros(rows, dtype=bool) for _ in range(3))
+    shares = allocate(settings.heldout, result.available, weights)
+    for number, pool in enumerate(pools):
+        order = pool[np.argsort(splitmix(keys.id[pool, 0], settings.seed ^ 0x48), kind="stable")]
+        held[order[: shares[number]]] = True
+        pools[number] = order[shares[number] :]
+    limits = [min(len(pool), unit.source.quota or len(pool)) for pool, unit in zip(pools, units, strict=True)]
+    wanted = settings.samples or sum(limits)
+    counts = allocate(wanted, limits, weights)
+    for number, pool in enumerate(pools):
+        order = pool[np.argsort(splitmix(keys.id[pool, 0], settings.seed ^ 0x54), kind="stable")]
+        train[order[: counts[number]]] = True
+        quota[order[limits[number] :]] = True
+        result.counts.append({"train": counts[number], "heldout": shares[number]})
+    place(keys, held, settings.seed, result.where, HELDOUT)
+    place(keys, train, settings.seed, result.where, TRAIN)
+    leave(held, "held_out")
+    leave(quota & ~train, "over_quota")
+    leave(~train, "not_sampled")
+
+
+def place(keys: Keys, mask: Any, seed: int, where: Any, kind: int) -> None:
+    """Give the masked rows their shuffled places: buckets in seeded order, rows in seeded order within them.
+
+    The ids are hashes, so a bucket is a random draw of all sources, and the whole is a shuffle that can be written
+    one bucket at a time.
+    """
+    import numpy as np
+
+    rows = np.flatnonzero(mask)
+    bucket = (keys.id[rows, 0] >> np.uint64(58)).astype(np.uint64)
+    order = np.lexsort((keys.rank[rows], splitmix(keys.id[rows, 0], seed), splitmix(bucket, seed)))
+    where[rows[order]] = np.arange(len(rows)) * 2 + kind
+
+
+def allocate(total: int, limits: list[int], weights: list[float]) -> list[int]:
+    """Share `total` by weight among sources that can give at most `limits`; what one cannot give goes to the others.
+
+    Whole numbers by largest remainder, ties to the earlier source.
+    """
+    given = [0] * len(limits)
+    total = min(total, sum(limits))
+    while (left := total - sum(given)) > 0:
+        able = [index for index in range(len(limits)) if given[index] < limits[index]]
+        weight = sum(weights[index] for index in able)
+        exact = {index: left * weights[index] / weight for index in able}
+        share = {index: min(int(exact[index]), limits[index] - given[index]) for index in able}
+        if not any(share.values()):  # less than one each is left: one by one, by largest remainder
+            for index in sorted(able, key=lambda index: (-exact[index], index))[:left]:
+                given[index] += 1
+            continue
+        for index in able:
+            given[index] += share[index]
+    return given
+
+
+def _place(unit: Unit, keys: Keys, index: int) -> str:
+    name = unit.files[int(keys.file[index])][0] if unit.files else "generated"
+    return f"{name}:{int(keys.line[index])}"
