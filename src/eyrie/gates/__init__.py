@@ -1,0 +1,1 @@
+"""Checks that stand before costly work: pure functions over configs and tensors."""

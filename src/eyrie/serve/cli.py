@@ -1,0 +1,94 @@
+"""`eyrie server VERB`: plan, start, stop, status, prove, exec, lint."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from eyrie.core.pipeline import Pipeline
+from eyrie.serve.settings import PROFILES
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="eyrie server", description="Servers of the target model on this host.")
+    verbs = top.add_subparsers(dest="server_verb", required=True)
+    for name, help_text in (
+        ("plan", "which unit would stop and start, and why"),
+        ("start", "make a profile serve, with proof"),
+        ("prove", "prove what serves now"),
+    ):
+        sub = verbs.add_parser(name, help=help_text)
+        sub.add_argument("profile", choices=PROFILES)
+        sub.add_argument("--spec", default="-")
+    for name, help_text in (("stop", "stop whatever serves"), ("status", "what serves")):
+        sub = verbs.add_parser(name, help=help_text)
+        sub.add_argument("--spec", default="-")
+    become = verbs.add_parser("exec", help="become the server of a launch document (units run this)")
+    become.add_argument("profile", choices=PROFILES)
+    become.add_argument("--root", required=True)
+    lint = verbs.add_parser("lint", help="find what systemd would silently misread in unit and environment files")
+    lint.add_argument("files", nargs="+")
+    return top
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    verb = args.server_verb
+    if verb == "exec":
+        return _exec(args)
+    if verb == "lint":
+        from eyrie.serve import lint
+
+        return lint.files([Path(name) for name in args.files])
+    from eyrie.cli import read_spec
+
+    pipeline = Pipeline(read_spec(args.spec))
+    return {"plan": _plan, "start": _start, "stop": _stop, "status": _status, "prove": _prove}[verb](pipeline, args)
+
+
+def _exec(args: argparse.Namespace) -> dict[str, Any]:
+    import sys
+
+    from eyrie.core.errors import EyrieError
+    from eyrie.serve import execute
+
+    try:
+        execute.become(Path(args.root), args.profile)
+    except EyrieError as error:
+        print(f"eyrie: {error}", file=sys.stderr, flush=True)
+        sys.exit(execute.WRONG_DOCUMENT)
+
+
+def _plan(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import switch
+
+    return switch.plan(pipeline, args.profile)
+
+
+def _start(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from eyrie.serve import records, switch
+
+    serving = switch.ensure(pipeline, args.profile)
+    return {**asdict(serving), "log": str(serving.log), "record": records.read(records.serving_path(pipeline.root))}
+
+
+def _stop(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import status, switch
+
+    before = status.of(pipeline)["active"]
+    switch.stop(pipeline)
+    return {"stopped": before}
+
+
+def _status(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import status
+
+    return status.of(pipeline)
+
+
+def _prove(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import identity
+
+    return identity.prove(pipeline, args.profile)

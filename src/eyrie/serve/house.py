@@ -1,0 +1,69 @@
+"""The units of a host as they really are: which profile runs, with what, and who is left over."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from eyrie.core.pipeline import Pipeline
+from eyrie.serve import execute, launch
+from eyrie.serve.engines.base import venv_python
+from eyrie.serve.settings import PROFILES, ServerSettings
+from eyrie.supervise import Program, backend
+from eyrie.supervise.base import Supervisor, UnitStatus
+
+
+class House:
+    """Server units of one root under one supervisor."""
+
+    def __init__(self, pipeline: Pipeline, settings: ServerSettings):
+        self.root = pipeline.root
+        self.settings = settings
+        self.supervisor: Supervisor = backend(pipeline.root, pipeline.execution)
+
+    def unit(self, profile: str) -> str:
+        """eyrie-server@baseline.service under systemd, eyrie-server-baseline under supervisord."""
+        return f"eyrie-server@{profile}" if self.supervisor.kind == "systemd" else f"eyrie-server-{profile}"
+
+    def program(self, profile: str) -> Program:
+        argv = (venv_python(), "-m", "eyrie", "server", "exec", profile, "--root", str(self.root))
+        kept = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
+        return Program(
+            self.unit(profile),
+            argv,
+            launch.log_path(self.root, profile),
+            launch.folder(self.root),
+            kept,
+            self.settings.stop_timeout_s,
+            restart=True,
+            installed=True,
+        )
+
+    def status(self, profile: str) -> UnitStatus:
+        return self.supervisor.status(self.unit(profile))
+
+    def launched(self, profile: str) -> dict[str, Any]:
+        return execute.launched(self.root, profile)
+
+    def pids(self, profile: str) -> set[int]:
+        """All processes of a profile: the unit's, and those an earlier launch left."""
+        return self.supervisor.pids(self.unit(profile)) | execute.leftovers(self.root, profile)
+
+    def active(self) -> list[str]:
+        """Profiles whose unit is active or whose process lives without it (its supervisor died)."""
+        return [name for name in PROFILES if self.status(name).active or self.launched(name)]
+
+    def log(self, profile: str) -> Path:
+        return launch.log_path(self.root, profile)
+
+
+def rotate(log: Path, keep: int = 3) -> None:
+    """A new log for a new start; the last few are kept."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(keep - 1, 0, -1):
+        older = log.with_name(f"{log.name}.{number}")
+        if older.exists():
+            os.replace(older, log.with_name(f"{log.name}.{number + 1}"))
+    if log.exists():
+        os.replace(log, log.with_name(f"{log.name}.1"))

@@ -1,0 +1,148 @@
+"""Typed settings of the servers: `spec.server`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from eyrie.core import spec
+from eyrie.core.errors import SpecError
+from eyrie.core.spec import setting
+
+if TYPE_CHECKING:
+    from eyrie.core.pipeline import Pipeline
+
+PROFILES = ("baseline", "extract", "eagle3")
+#: arguments that Eyrie computes: a second source of them would contradict the first
+COMPUTED = {
+    "model", "model_path", "served_model_name", "host", "port", "speculative_config", "kv_transfer_config",
+    "speculative_algorithm", "speculative_draft_model_path",
+}  # fmt: skip
+SECRET_NAME = re.compile(r"TOKEN$|SECRET|PASSWORD|PASSWD|API_KEY|CREDENTIAL", re.IGNORECASE)
+
+
+@dataclass
+class Profile:
+    """What one profile adds to the common settings.
+
+    args: engine arguments as data: `tensor_parallel_size: 8`, a bool for a switch, a mapping for JSON; null drops one.
+    environment: variables for the engine's processes.
+    """
+
+    args: dict[str, Any] = setting({})
+    environment: dict[str, str] = setting({})
+
+
+@dataclass
+class ExtractProfile(Profile):
+    """extract_args: kv_connector_extra_config of the hidden-states connector, besides the storage path."""
+
+    connector: dict[str, Any] = setting({})
+
+
+@dataclass
+class Eagle3Profile(Profile):
+    """num_speculative_tokens: tokens drafted per step (k).
+
+    speculative: further keys of vLLM's speculative config (draft_tensor_parallel_size, ...).
+    min_acceptance: acceptance length a served draft must reach on the probe; an untrained one shows 1.00-1.006.
+    """
+
+    num_speculative_tokens: int = 3
+    speculative: dict[str, Any] = setting({})
+    min_acceptance: float = setting(1.05)
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens < 1:
+            raise ValueError(f"num_speculative_tokens {self.num_speculative_tokens} must be at least 1.")
+
+
+@dataclass
+class Profiles:
+    baseline: Profile = field(default_factory=Profile)
+    extract: ExtractProfile = field(default_factory=ExtractProfile)
+    eagle3: Eagle3Profile = field(default_factory=Eagle3Profile)
+
+
+@dataclass
+class ServerSettings:
+    """How the target is served on this host.
+
+    device: 'auto' looks for a GPU. command: replaces the engine's own command (its arguments follow).
+    endpoints: base URLs of further servers of the same profile (responses and capture are spread over them).
+    secrets: environment name -> file (mode 0600) read at start; never in argv, a unit or a document.
+    user: account of the units on a systemd host ('' = the supervisor's own).
+    start_timeout_s covers weight loading and JIT warm-up; release_timeout_s: until stopped processes gave back
+    their GPU memory.
+    """
+
+    engine: Literal["vllm", "sglang"] = "vllm"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    start_timeout_s: int = 2700
+    stop_timeout_s: int = 120
+    release_timeout_s: int = 120
+    command: list[str] = setting([])
+    environment: dict[str, str] = setting({})
+    secrets: dict[str, str] = setting({})
+    args: dict[str, Any] = setting({})
+    endpoints: list[str] = setting([])
+    user: str = ""
+    profiles: Profiles = field(default_factory=Profiles)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65535:
+            raise ValueError(f"port {self.port} is not in 1..65535.")
+        for name in ("start_timeout_s", "stop_timeout_s", "release_timeout_s"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} must be at least 1 second.")
+        places = {"server": (self.args, self.environment)}
+        for name in PROFILES:
+            profile = getattr(self.profiles, name)
+            places[f"server.profiles.{name}"] = (profile.args, profile.environment)
+        for where, (args, environment) in places.items():
+            _refuse_computed(where, args)
+            _refuse_secrets(where, [*args, *environment])
+
+    def profile(self, name: str) -> Profile:
+        if name not in PROFILES:
+            raise SpecError(
+                f"there is no server profile {name!r}.{spec.nearest(name, PROFILES)}",
+                code="unknown-profile",
+                todo=f"Known: {', '.join(PROFILES)}.",
+            )
+        return getattr(self.profiles, name)  # type: ignore[no-any-return]
+
+
+def _refuse_computed(where: str, args: dict[str, Any]) -> None:
+    for key in args:
+        name = key.replace("-", "_")
+        if name in COMPUTED:
+            raise ValueError(f"{where}.args.{key} is set by Eyrie; it cannot be an argument of its own.")
+        if not re.fullmatch(r"[a-z][a-z0-9_.]*", name):
+            raise ValueError(f"{where}.args.{key} is not the name of an argument (write tensor_parallel_size: 8).")
+
+
+def _refuse_secrets(where: str, names: list[str]) -> None:
+    for name in names:
+        if SECRET_NAME.search(name):
+            raise ValueError(
+                f"{where} sets {name}: a secret must not stand in arguments or the environment. "
+                "Name a file of mode 0600 under server.secrets."
+            )
+
+
+def load(pipeline: Pipeline) -> ServerSettings:
+    """The typed `spec.server` of a run."""
+    return spec.load(ServerSettings, pipeline.server, "server")
+
+
+def api_host(host: str) -> str:
+    """Where a client on this machine reaches a server bound to `host`."""
+    if host in ("0.0.0.0", "", "*"):  # noqa: S104 - compared, not bound
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
