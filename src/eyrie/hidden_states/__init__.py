@@ -1,0 +1,1 @@
+"""Hidden states: captured once, keyed by content, checked before they are trusted."""

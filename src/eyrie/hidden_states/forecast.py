@@ -1,0 +1,134 @@
+"""Bytes, inodes and time of a capture before its first byte, and how far off that was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from eyrie.core import atomic, estimate
+from eyrie.core.pipeline import Context
+from eyrie.hidden_states import files
+from eyrie.hidden_states.capture import Result
+from eyrie.hidden_states.disk import space
+from eyrie.hidden_states.settings import HiddenStatesSettings
+from eyrie.hidden_states.store import totals_read_only
+
+RATES = "rates.json"
+
+
+def lengths(ctx: Context) -> list[int] | None:
+    """Token counts of the prepared rows, or None before the tokens stage has run."""
+    path = ctx.input("tokens").out / "samples.parquet"
+    if not path.exists():
+        return None
+    import pyarrow.parquet as parquet
+
+    return [int(value) for value in parquet.read_table(path, columns=["length"]).column("length").to_pylist()]
+
+
+def of(ctx: Context) -> dict[str, Any]:
+    """The plan's forecast: exact bytes once the data is prepared, planning figures before."""
+    known = lengths(ctx)
+    if known is None:
+        return estimate.estimate("hidden_states", ctx.pipeline.raw)
+    settings: HiddenStatesSettings = ctx.settings
+    size = corpus_bytes(known, len(ctx.target.captured_layers), ctx.target.hidden_size, settings.dtype)
+    rate, basis = rate_of(ctx)
+    samples, stored = totals_read_only(ctx.base / "store")
+    left = max(0, size - stored)
+    tokens = sum(known) * (left / size if size else 0)
+    bytes_needed = min(left, settings.window_bytes) if settings.storage == "window" else left
+    return {
+        "bytes": bytes_needed,
+        "seconds": round(start_seconds(ctx) + tokens / rate, 1) if left else 2.0,
+        "basis": f"{len(known)} rows, {sum(known)} tokens counted; {basis}",
+        "samples": len(known),
+        "tokens": sum(known),
+        "corpus_bytes": size,
+        "stored_samples": samples,
+        "stored_bytes": stored,
+    }
+
+
+def corpus_bytes(lengths_: list[int], layers: int, hidden: int, dtype: str) -> int:
+    """Exact bytes of all files of a corpus."""
+    cache: dict[int, int] = {}
+    for length in lengths_:
+        if length not in cache:
+            cache[length] = files.file_bytes(length, layers, hidden, dtype)
+    return sum(cache[length] for length in lengths_)
+
+
+def rate_of(ctx: Context) -> tuple[float, str]:
+    """(tokens per second, where that is from): this host's last measured capture, else the profile's figure."""
+    measured = atomic.read_json(ctx.base / RATES, {}) or {}
+    if measured.get("tok_s"):
+        return float(measured["tok_s"]), "rate measured on this host"
+    plan = {**estimate.PLANNING_DEFAULTS, **(ctx.pipeline.raw.get("planning") or {})}
+    return float(plan["prefill_tok_s"]), "rate from the profile's planning figures"
+
+
+def start_seconds(ctx: Context) -> float:
+    plan = {**estimate.PLANNING_DEFAULTS, **(ctx.pipeline.raw.get("planning") or {})}
+    return float(plan["server_start_s"])
+
+
+def gates(ctx: Context) -> list[dict[str, Any]]:
+    """Room on the disk for what is left to capture, with the reserve that capture never touches."""
+    settings: HiddenStatesSettings = ctx.settings
+    need = of(ctx)
+    left = int(need["bytes"])
+    room = space(ctx.base)
+    floor = max(settings.reserve_bytes, (1 - settings.high_water) * room["total"])
+    usable = max(0, room["free"] - floor)
+    free = room["free"]
+    told = f"{left / 1e9:.2f} GB of states to write; {usable / 1e9:.2f} GB of the {free / 1e9:.2f} GB free may be used"
+    if left > usable:
+        told += "." + _ways_out(ctx, settings, need, usable)
+    gate = [{"name": "disk", "ok": left <= usable, "message": told}]
+    samples = int(need.get("samples") or 0) * 2  # a file and a link each
+    if room["inodes"] and samples > room["free_inodes"]:
+        gate.append({"name": "inodes", "ok": False, "message": f"{samples} files, {room['free_inodes']} inodes free"})
+    return gate
+
+
+def _ways_out(ctx: Context, settings: HiddenStatesSettings, need: dict[str, Any], usable: float) -> str:
+    size = float(need.get("corpus_bytes") or need["bytes"])
+    if settings.storage == "bf16" and size / 2 <= usable:
+        return f" Do: set storage to fp8 ({size / 2e9:.2f} GB), which the stage then checks for fidelity."
+    if settings.storage != "window":
+        return f" Do: set storage to window with window_bytes of at most {int(usable)}, or a larger disk."
+    return f" Do: lower window_bytes to {int(usable)} or less."
+
+
+def of_rows(ctx: Context, todo: Any, proof: dict[str, Any]) -> dict[str, Any]:
+    """The forecast of one capture from the probe's measured rate: bytes, seconds, tokens."""
+    size = corpus_bytes(
+        [row.tokens for row in todo.missing], len(todo.shape.layers), todo.shape.hidden_size, todo.shape.dtype
+    )
+    tokens = sum(row.tokens for row in todo.missing)
+    rate = max(float(proof["tok_s"]), 1e-9)
+    return {"bytes": size, "tokens": tokens, "seconds": round(tokens / rate, 1), "tok_s": rate, "basis": "probe"}
+
+
+def outcome(made: dict[str, Any] | None, result: Result) -> dict[str, Any]:
+    """Measured figures and the forecast's error (signed share: +0.1 = took 10% more than forecast)."""
+    rate = result.tokens / result.seconds if result.seconds else 0.0
+    figures: dict[str, Any] = {
+        "captured": result.captured,
+        "captured_tokens": result.tokens,
+        "captured_bytes": result.bytes,
+        "tok_s": round(rate, 1),
+    }
+    if made and result.captured:
+        figures["forecast_error"] = {
+            "bytes": round(result.bytes / made["bytes"] - 1, 4) if made["bytes"] else 0.0,
+            "seconds": round(result.seconds / made["seconds"] - 1, 4) if made["seconds"] else 0.0,
+        }
+    return figures
+
+
+def remember_rate(base: Path, result: Result) -> None:
+    """Keep the measured rate for the next forecast, once it stands for something."""
+    if result.seconds > 5 and result.tokens > 2000:
+        atomic.write_json(base / RATES, {"tok_s": round(result.tokens / result.seconds, 1), "tokens": result.tokens})
