@@ -1,0 +1,1 @@
+"""Retention: what may be deleted because it can be made again, and what never."""
