@@ -22,6 +22,7 @@ from eyrie.core.registry import NAMES
 EXTRA_VERBS: dict[str, str] = {
     "server": "eyrie.serve.cli",
     "status": "eyrie.ops.status_cli",
+    "wait": "eyrie.core.wait",
     "doctor": "eyrie.ops.doctor.cli",
     "why": "eyrie.ops.why_cli",
     "gc": "eyrie.ops.gc.cli",
