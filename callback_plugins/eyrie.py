@@ -10,7 +10,8 @@ type: stdout
 short_description: the default output, with progress lines and tables
 description:
   - The default output. A retry that carries C(progress_text) is shown as that one line; a result that carries
-    C(lines) is shown as those lines below its task.
+    C(lines) is shown as those lines below its task. A failure whose words are those of a known one is followed by
+    its cause and cure.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
@@ -18,8 +19,34 @@ requirements:
   - set as stdout in configuration
 """
 
+import os
+import sys
+
 from ansible import constants as C
 from ansible.plugins.callback.default import CallbackModule as Default
+
+SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
+TEXTS = ("msg", "module_stderr", "module_stdout", "stderr", "stdout", "exception")
+CHARS = 20000
+
+
+def doctor_lines(result):
+    """Cause and cure of a failed task, if its words are those of a known failure.
+
+    A stage's failure brings its own finding (`doctor`), made on the host: it is not made twice.
+    """
+    if result.get("doctor"):
+        return []
+    text = "\n".join(str(result[key])[:CHARS] for key in TEXTS if result.get(key))
+    if SOURCES not in sys.path:
+        sys.path.append(SOURCES)
+    try:
+        from eyrie.ops.doctor.evidence import Document
+        from eyrie.ops.doctor.examine import diagnose
+    except ImportError:  # the play also works from a copy without the node package's sources
+        return []
+    found = diagnose([Document("play", "this task", "", text)])[:1]
+    return [f"doctor: {found[0]['cause']}", f"  cure: {found[0]['cure']}"] if found else []
 
 
 class CallbackModule(Default):
@@ -44,6 +71,12 @@ class CallbackModule(Default):
         lines = result.result.get("lines") if self._is_ours(result) else None
         super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
         self._show(lines)
+        if not ignore_errors:
+            self._show(doctor_lines(result.result))
+
+    def v2_runner_on_unreachable(self, result):
+        super().v2_runner_on_unreachable(result)
+        self._show(doctor_lines({"msg": f"UNREACHABLE! {result.result.get('msg', '')}"}))
 
     @staticmethod
     def _is_ours(result):

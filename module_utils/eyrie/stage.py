@@ -9,6 +9,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.eyrie.cli import Cli, CliError, describe
+from ansible.module_utils.eyrie.doctor import findings, sentence
 from ansible.module_utils.eyrie.estimate import estimate
 from ansible.module_utils.eyrie.text import progress_text, reasons
 
@@ -113,9 +114,12 @@ def wait_stage(cli, stage, spec, fingerprint, since, seconds):
     what = ["--fingerprint", fingerprint, "--since", repr(float(since)), "--seconds", str(seconds)]
     status = cli.call("wait", stage, *(where + what))
     if status["status"] in ("failed", "interrupted"):
+        found = findings(cli, spec, stage)
+        said = describe(status.get("error")) or "It was killed."
         raise CliError(
-            "%s %s. %s" % (stage, status["status"], describe(status.get("error")) or "It was killed."),
+            "%s %s. %s%s" % (stage, status["status"], said, sentence(found)),
             status=status,
+            doctor=found,
             error=status.get("error") or {},
             todo="Run again: it resumes. Log: %s" % status["log"],
         )

@@ -27,6 +27,7 @@ EXTRA_VERBS: dict[str, str] = {
     "why": "eyrie.ops.why_cli",
     "gc": "eyrie.ops.gc.cli",
     "canary": "eyrie.ops.canary.cli",
+    "notify": "eyrie.ops.notify_cli",
     "port": "eyrie.port.cli",
     "teardown": "eyrie.port.teardown_cli",
 }

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from small_house import House
 
+from eyrie.cli import main
 from eyrie.core import runner
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.core.pipeline import Pipeline
@@ -167,3 +168,16 @@ def test_wrong_settings_are_refused(declared: dict[str, Any]) -> None:
 @pytest.mark.parametrize("declared", [None, {}, {"on": ["done"], "command": [], "webhook": {}}])
 def test_no_hook(declared: Any) -> None:
     assert notify.settings({"notify": declared}) is None
+
+
+def test_test_event_by_command(house: House, caught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = house.spec()
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(spec))
+    assert main(["notify", "--spec", str(path)]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "notify-none"
+    spec["execution"] = {"notify": {"command": [sys.executable, "-c", CATCH, str(caught)]}}
+    path.write_text(json.dumps(spec))
+    assert main(["notify", "--spec", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"sent": ["command"]}
+    assert events(caught)[0][0] == "test"
