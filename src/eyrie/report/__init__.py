@@ -1,0 +1,1 @@
+"""Report: the run's figures for machines (report.json) and for people (report.html)."""

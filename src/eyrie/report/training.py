@@ -1,0 +1,29 @@
+"""The draft stage's metrics.json in the form that the plots take. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def read(metrics: dict[str, Any]) -> dict[str, Any]:
+    """{loss: [[step, value]], epochs: [{epoch, step, loss, accuracy: [share per position]}], predicted}."""
+    return {
+        "loss": [list(point) for point in metrics.get("loss_curve") or []],
+        "epochs": [epoch(item, number) for number, item in enumerate(metrics.get("epochs") or [])],
+        "predicted": predicted(metrics),
+    }
+
+
+def epoch(item: dict[str, Any], number: int) -> dict[str, Any]:
+    return {
+        "epoch": item.get("epoch", number),
+        "step": item.get("step"),
+        "loss": item.get("val_loss", item.get("loss")),
+        "accuracy": list(item.get("per_position") or item.get("full_acc") or []),
+    }
+
+
+def predicted(metrics: dict[str, Any]) -> float | None:
+    """The acceptance length that the draft stage predicted from its validation."""
+    value = metrics.get("predicted_acceptance_length", metrics.get("predicted_acceptance", metrics.get("predicted")))
+    return float(value) if isinstance(value, (int, float)) else None
