@@ -8,10 +8,10 @@ from typing import Any
 
 from eyrie.core.pipeline import Pipeline
 from eyrie.serve import execute, launch
-from eyrie.serve.engines.base import venv_python
 from eyrie.serve.settings import PROFILES, ServerSettings
 from eyrie.supervise import Program, backend
 from eyrie.supervise.base import Supervisor, UnitStatus
+from eyrie.supervise.interpreter import python_path, venv_python
 
 
 class House:
@@ -28,13 +28,12 @@ class House:
 
     def program(self, profile: str) -> Program:
         argv = (venv_python(), "-m", "eyrie", "server", "exec", profile, "--root", str(self.root))
-        kept = {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
         return Program(
             self.unit(profile),
             argv,
             launch.log_path(self.root, profile),
             launch.folder(self.root),
-            kept,
+            python_path(),
             self.settings.stop_timeout_s,
             restart=True,
             installed=True,

@@ -19,6 +19,7 @@ from eyrie.serve import engines, flags
 from eyrie.serve import settings as server_settings
 from eyrie.serve.engines.base import Request
 from eyrie.serve.settings import ServerSettings, api_host
+from eyrie.supervise.interpreter import python_path
 
 SCHEMA = 1
 OVERRIDES = {"draft", "num_speculative_tokens", "args", "min_acceptance"}
@@ -129,9 +130,7 @@ def environment(pipeline: Pipeline, settings: ServerSettings, device: str) -> di
             found["LD_PRELOAD"] = str(openmp)
     else:
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    if os.environ.get("PYTHONPATH"):
-        found["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    return found | settings.environment
+    return found | python_path() | settings.environment
 
 
 def write(root: Path, value: dict[str, Any]) -> None:

@@ -180,13 +180,19 @@ def _check_port(house: House, document: dict[str, Any], active: list[str]) -> No
 
 
 def _previous(house: House, active: list[str]) -> dict[str, Any] | None:
-    """The launch document of what really serves; where nothing does, of what a cut-off switch had stopped."""
+    """The launch document of what really serves.
+
+    Where a switch was cut off, what runs was never proven: then what that switch had stopped is meant.
+    """
+    cut_off = records.read(records.switching_path(house.root))
     for profile in active:
-        document = launch.read(house.root, profile)
-        if document and house.launched(profile).get("fingerprint") == document["fingerprint"]:
+        document, record = launch.read(house.root, profile), house.launched(profile)
+        if not document or record.get("fingerprint") != document["fingerprint"]:
+            continue
+        if records.proved(house.root, record) or not cut_off:
             return document
-    cut_off = records.read(records.switching_path(house.root)).get("from")
-    return cut_off if isinstance(cut_off, dict) and not active else None
+    before = cut_off.get("from")
+    return before if isinstance(before, dict) else None
 
 
 def _stop_all(house: House, note: _Note) -> dict[str, int]:

@@ -20,6 +20,7 @@ from eyrie.core.fingerprint import short
 from eyrie.core.pipeline import Context, Pipeline
 from eyrie.supervise import backend, processes
 from eyrie.supervise.base import Program, Supervisor, tail
+from eyrie.supervise.interpreter import python_path, venv_python
 
 #: a loaded host needs a while to start Python and read a spec
 START_LIMIT_S = 180.0
@@ -119,7 +120,7 @@ def _worker(ctx: Context, supervisor: Supervisor, unit: str) -> dict[str, Any] |
 
 
 def _program(pipeline: Pipeline, ctx: Context, unit: str) -> Program:
-    argv = (sys.executable, "-m", "eyrie", "run", ctx.name, "--spec", str(ctx.state.spec_path))
+    argv = (venv_python(), "-m", "eyrie", "run", ctx.name, "--spec", str(ctx.state.spec_path))
     environment = {**job_environment(pipeline), "EYRIE_UNIT": unit}
     return Program(unit, argv, ctx.state.log_path, pipeline.root, environment, STOP_TIMEOUT_S)
 
@@ -140,8 +141,7 @@ def job_environment(pipeline: Pipeline) -> dict[str, str]:
     token = pipeline.root / "secrets" / "hf_token"
     if token.exists():
         environment["HF_TOKEN_PATH"] = str(token)
-    if os.environ.get("PYTHONPATH"):
-        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    environment |= python_path()
     extra = pipeline.execution.get("environment") or {}
     return environment | {str(key): str(value) for key, value in extra.items()}
 

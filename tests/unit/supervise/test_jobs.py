@@ -81,7 +81,7 @@ def test_a_job_that_cannot_even_begin_says_why(pipeline, monkeypatch):
     run = pipeline()
     jobs.start(run, "dataset")
     wait_for(lambda: status(run)["status"] == "done")
-    monkeypatch.setenv("PYTHONPATH", "/nonexistent")
+    monkeypatch.setattr(jobs, "python_path", lambda: {"PYTHONPATH": "/nonexistent"})
     with pytest.raises(EyrieError) as caught:
         jobs.start(pipeline(word="c"), "dataset")
     assert caught.value.code == "job-died"

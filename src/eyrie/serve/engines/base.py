@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +37,6 @@ class InForce:
     draft: str = ""
     num_speculative_tokens: int | None = None
     source: str = ""
-
-
-def venv_python() -> str:
-    """The interpreter by its plain name, the same whichever script started us."""
-    plain = Path(sys.prefix) / "bin" / "python"
-    return str(plain) if plain.exists() else sys.executable
 
 
 class Engine(ABC):

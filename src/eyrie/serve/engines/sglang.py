@@ -7,7 +7,8 @@ from typing import Any
 
 from eyrie.core.errors import SpecError
 from eyrie.serve import http
-from eyrie.serve.engines.base import METHODS, Engine, InForce, Request, venv_python
+from eyrie.serve.engines.base import METHODS, Engine, InForce, Request
+from eyrie.supervise.interpreter import venv_python
 
 _SHARD = re.compile(r"Loading safetensors (?:checkpoint )?shards?:\s+\d+% Completed \| (\d+)/(\d+)")
 STEPS = (

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from eyrie.serve import metrics
-from eyrie.serve.engines.base import METHODS, Engine, InForce, Request, venv_python
+from eyrie.serve.engines.base import METHODS, Engine, InForce, Request
+from eyrie.supervise.interpreter import venv_python
 
 _SPECULATIVE = re.compile(r"speculative_config=(None|SpeculativeConfig\((?P<body>[^)]*)\))")
 _FIELD = re.compile(r"(method|model|num_spec_tokens)=(?:'([^']*)'|([^,\s]+))")
