@@ -138,7 +138,7 @@ def status(module, cli, spec):
     if not cli.installed:
         return {"stages": [], "lines": ["Nothing is installed here: no stage has run."]}
     answer = cli.call("status", "--root", spec["root"], "--run", str(spec["run"]), "--json")
-    return {"stages": answer["stages"], "lines": status_lines(answer["stages"])}
+    return {"stages": answer["stages"], "lines": status_lines(answer["stages"]) + answer.get("lines", [])}
 
 
 def verify(module, cli, spec):

@@ -15,14 +15,25 @@ SILENT_S = 300.0
 
 
 def overview(root: Path, run: str, names: list[str] | None = None) -> dict[str, Any]:
-    """core's run_status plus {host, servers, findings}; `silent_s` is added to stages that stopped reporting."""
+    """core's run_status plus {host, servers, findings, lines}; `silent_s` is added to stages that stopped reporting."""
     answer = core_status.run_status(root, run, names)
     for stage in answer["stages"]:
         mark_silent(stage, time.time())
     answer["host"] = host.snapshot(root)
     answer["servers"] = servers(root)
     answer["findings"] = findings(root, run, answer["stages"])
+    answer["lines"] = lines(answer)
     return answer
+
+
+def lines(answer: dict[str, Any]) -> list[str]:
+    """What stands below the stages' table where only text is shown: disk, GPUs, servers, the doctor's findings."""
+    from eyrie.ops import view
+
+    text = ["", *(f"{name:<7} {line}" for name, line in view.host_lines(answer))]
+    for finding in answer["findings"]:
+        text += ["", f"{finding['stage']}: {finding['cause']}", f"  cure: {finding['cure']}"]
+    return text
 
 
 def mark_silent(stage: dict[str, Any], now: float) -> None:
