@@ -1,65 +1,183 @@
-"""The run: resolve the sources, process them, mix, write. Each step picks up what an earlier run left."""
+"""The run: bring the sources, process them, mix, write. Each step picks up what an earlier run left."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
 from eyrie.core.accounting import Account
+from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Outcome, Work
-from eyrie.dataset import files, mix, near, output, process, prompts, tasks, unit
+from eyrie.dataset import excluded, files, hub, mix, near, output, prompts, schedule
+from eyrie.dataset.gates import token_file
+from eyrie.dataset.process import Job
 from eyrie.dataset.settings import Settings
+from eyrie.dataset.unit import DONE, FAILED, Unit
+
+OUTPUTS = ["train.parquet", "eval.parquet", "sources.json", "lock.json"]
+KEPT_UNITS = 3  # folders of parts kept per source, so that going back to earlier settings costs nothing
 
 
 def run(ctx: Context, work: Work) -> Outcome:
     """Make the outputs in ctx.out; the account covers every row of every source."""
     settings: Settings = ctx.settings
-    units = [_unit(ctx, name) for name in settings.sources]
-    for one in units:
-        _resolve(ctx, one)
-        _process(ctx, one, work)
-    return _mixed(ctx, work, units)
+    lock_path = ctx.base / "lock.json"
+    lock: dict[str, Any] = atomic.read_json(lock_path, {}) or {}
+    names = list(dict.fromkeys([*settings.sources, *settings.exclude_sources]))
+    units = {name: _unit(ctx, name) for name in names}
+    for one in units.values():
+        _local_files(ctx, one)
+    access = reach(ctx)
+    for name, entry in lock.items():  # a raised `refresh` lets go of what was locked for a moving name
+        stale = int(entry.get("refresh", 0)) < settings.refresh
+        if stale and name in units and not hub.is_commit(units[name].source.revision):
+            lock[name] = {}
+    tokenizer = settings.tokenizer or str(ctx.input("target").out)
+    schedule.Schedule(
+        list(units.values()),
+        settings,
+        work,
+        access,
+        lock,
+        job=lambda one: _job(ctx, one, tokenizer),
+        identify=lambda one: one.identify(settings, _tokenizer_digest(ctx, tokenizer)),
+        workers=schedule.worker_count(settings, ctx.pipeline.execution),
+    ).run()
+    for one in units.values():
+        if one.fingerprint and one.digests:
+            lock[one.name] = _locked(one, settings)
+    atomic.write_json(lock_path, lock)
+    missing = _missing(settings, units)
+    mixed = [units[name] for name in settings.sources if units[name].status == DONE]
+    outcome = _mixed(ctx, work, mixed, units, missing)
+    for one in units.values():
+        _prune(one)
+    return outcome
 
 
-def _unit(ctx: Context, name: str) -> unit.Unit:
+def reach(ctx: Context) -> hub.Access:
+    """How the hub is reached from this run: its cache lies on the big disk."""
+    settings: Settings = ctx.settings
+    home = os.environ.get("HF_HOME") or str(ctx.pipeline.root / "cache" / "huggingface")
+    offline = settings.offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    return hub.Access(str(Path(home) / "hub"), str(token_file(ctx)), settings.endpoint, offline, settings.retries)
+
+
+def _unit(ctx: Context, name: str) -> Unit:
     state = ctx.state.path / "sources"
-    return unit.Unit(
-        name, ctx.settings.source(name), ctx.base / "sources", state / f"{name}.json", state / f"{name}.log"
+    return Unit(name, ctx.settings.source(name), ctx.base / "sources", state / f"{name}.json", state / f"{name}.log")
+
+
+def _local_files(ctx: Context, one: Unit) -> None:
+    """Find and digest the files of a source that needs no network; its failure is its own."""
+    source = one.source
+    try:
+        if source.kind == "local":
+            one.files = files.local(source, one.name)
+        elif source.kind == "package":
+            one.files = files.package(source, one.name)
+        elif source.kind == "generated":
+            data = prompts.data_file("prompts.json")
+            one.digests = {data.name: ctx.pipeline.hashes.sha256(data)}
+        for name, path in one.files:
+            one.digests[name] = ctx.pipeline.hashes.sha256(path)
+    except (EyrieError, OSError) as error:
+        known = error if isinstance(error, EyrieError) else EyrieError(f"source {one.name}: {error}", code="unreadable")
+        one.say(FAILED, known)
+
+
+def _job(ctx: Context, one: Unit, tokenizer: str) -> Job:
+    settings: Settings = ctx.settings
+    return Job(
+        one.name,
+        one.source,
+        one.folder,
+        settings.seed,
+        settings.dedup_turns,
+        settings.minhash_permutations if settings.dedup == "minhash" else 0,
+        settings.max_prompt_tokens,
+        settings.max_conversation_tokens,
+        tokenizer,
+        ctx.target.trust_remote_code,
     )
 
 
-def _resolve(ctx: Context, one: unit.Unit) -> None:
-    source = one.source
-    if source.kind == "local":
-        one.files = files.local(source, one.name)
-    elif source.kind == "package":
-        one.files = files.package(source, one.name)
-    one.digests = {name: ctx.pipeline.hashes.sha256(path) for name, path in one.files}
-    if source.kind == "generated":
-        data = prompts.data_file("prompts.json")
-        one.digests = {"prompts.json": ctx.pipeline.hashes.sha256(data)}
-    one.identify(ctx.settings, "")
+def _tokenizer_digest(ctx: Context, tokenizer: str) -> str:
+    """Digest of what counts the tokens: tokenizer.json, or for models without one the target's fingerprint."""
+    for path in (Path(tokenizer), Path(tokenizer) / "tokenizer.json"):
+        if path.is_file():
+            return ctx.pipeline.hashes.sha256(path)
+    return ctx.input("target").fingerprint
 
 
-def _process(ctx: Context, one: unit.Unit, work: Work) -> None:
-    if one.load():
-        return
-    one.folder.mkdir(parents=True, exist_ok=True)
-    one.say(unit.RUNNING)
-    one.tasks = tasks.cut(one.name, one.source, one.files)
-    settings = ctx.settings
-    permutations = settings.minhash_permutations if settings.dedup == "minhash" else 0
-    job = process.Job(one.name, one.source, one.folder, settings.seed, settings.dedup_turns, permutations)
-    for task in one.tasks:
-        process.run(job, task, one.done.setdefault(task.index, []).append)
+def _locked(one: Unit, settings: Settings) -> dict[str, Any]:
+    entry: dict[str, Any] = {"files": one.digests, "refresh": settings.refresh}
+    if one.source.kind == "hub":
+        entry |= {"repository": one.source.repository, "declared": one.source.revision, "revision": one.revision}
+    return entry
+
+
+def _missing(settings: Settings, units: dict[str, Unit]) -> list[Unit]:
+    """The failed sources, where the policy lets the mix go on without them; else the error that names them all."""
+    failed = [one for one in units.values() if one.status != DONE]
+    allowed = [one for one in failed if one.name in settings.sources and settings.on_source_failure == "continue"]
+    if not failed or (allowed == failed and len(failed) < len(settings.sources)):
+        return failed
+    first = failed[0].error
+    assert first is not None
+    names = ", ".join(one.name for one in failed)
+    raise EyrieError(
+        f"{len(failed)} of {len(units)} sources failed: {names}; the others ({len(units) - len(failed)}) are done.",
+        where=first.where,
+        why=" | ".join(str(one.error) for one in failed),
+        todo="Put that right and run again: only these sources are done again. "
+        "eyrie_dataset_on_source_failure: continue mixes without them.",
+        code=f"source-failed-{first.code}" if len(failed) == 1 else "sources-failed",
+    )
+
+
+def _mixed(ctx: Context, work: Work, mixed: list[Unit], units: dict[str, Unit], missing: list[Unit]) -> Outcome:
+    """Choose the rows, write the outputs, close the books."""
+    settings: Settings = ctx.settings
+    work.progress.detail = {}
+    work.progress.start("mixing", unit="rows")
+    opened = prompts.open_prompts(Path(settings.open_prompts) if settings.open_prompts else None)
+    texts = [*opened, *excluded.from_files(files.expanded(settings.exclude))]
+    kept_out = [units[name] for name in settings.exclude_sources]
+    keys = mix.load(mixed)
+    refused = excluded.keys(texts, kept_out)
+    chosen = mix.choose(keys, mixed, settings, refused, _near(settings, mixed, keys, texts, kept_out))
+    total = sum(count["train"] for count in chosen.counts)
+    work.progress.start("writing", total=total, unit="rows")
+
+    def tick(rows: int) -> None:
         work.check_stop()
-    one.finish()
-    one.say(unit.DONE)
+        work.progress.update(rows)
+
+    written = output.write(ctx.out, mixed, keys, chosen, settings.seed, opened, tick)
+    account, sources = _books(mixed, chosen)
+    for one in missing:
+        sources[one.name] = {"status": FAILED, "error": one.error.as_dict() if one.error else None}
+    warnings = _warnings(settings, mixed, missing, written["train.parquet"]["rows"])
+    summary = {"files": written, "sources": sources, "warnings": warnings}
+    atomic.write_json(ctx.out / "sources.json", summary)
+    atomic.write_json(
+        ctx.out / "lock.json", {one.name: _locked(one, settings) for one in units.values() if one.digests}
+    )
+    figures = {
+        "train": written["train.parquet"]["rows"],
+        "eval": written["eval.parquet"]["rows"],
+        "sources": sources,
+        "warnings": warnings,
+    }
+    return Outcome(account, list(OUTPUTS), figures, sum(item["bytes"] for item in written.values()))
 
 
-def _near(settings: Settings, units: list[unit.Unit], keys: mix.Keys, excluded: list[str]) -> Any:
+def _near(settings: Settings, mixed: list[Unit], keys: mix.Keys, texts: list[str], kept_out: list[Unit]) -> Any:
     """The near-duplicate search over rows in order of rank, where the settings ask for it."""
     if settings.dedup != "minhash":
         return None
@@ -67,40 +185,55 @@ def _near(settings: Settings, units: list[unit.Unit], keys: mix.Keys, excluded: 
     def search(rows: Any) -> Any:
         import numpy as np
 
-        shape = (0, settings.minhash_permutations)
-        others = [near.signature(text, settings.minhash_permutations) for text in excluded]
-        mine = mix.signatures(units, keys, rows) if len(rows) else np.zeros(shape, dtype=np.uint32)
-        return near.find(mine, settings.minhash_threshold, np.array(others, dtype=np.uint32).reshape(-1, shape[1]))
+        count = settings.minhash_permutations
+        others = [near.signature(text, count) for text in [*texts, *excluded.from_units(kept_out)]]
+        mine = mix.signatures(mixed, keys, rows) if len(rows) else np.zeros((0, count), dtype=np.uint32)
+        return near.find(mine, settings.minhash_threshold, np.array(others, dtype=np.uint32).reshape(-1, count))
 
     return search
 
 
-def _mixed(ctx: Context, work: Work, units: list[unit.Unit]) -> Outcome:
-    import numpy as np
-
-    settings = ctx.settings
-    opened = prompts.open_prompts(Path(settings.open_prompts) if settings.open_prompts else None)
-    keys = mix.load(units)
-    excluded = np.frombuffer(b"".join(output.open_keys(opened)), dtype=">u8").reshape(-1, 2).astype(np.uint64)
-    chosen = mix.choose(keys, units, settings, excluded, _near(settings, units, keys, opened))
-    written = output.write(ctx.out, units, keys, chosen, settings.seed, opened, lambda rows: None)
+def _books(mixed: list[Unit], chosen: mix.Chosen) -> tuple[Account, dict[str, Any]]:
+    """The stage's account and the sources' own: kept are the rows of train.parquet."""
     total, sources = Account(), {}
-    for number, one in enumerate(units):
-        account = one.account()
+    for number, one in enumerate(mixed):
+        book = one.book()
+        account = book.account([name for name, _ in one.files] or ["generated"])
         account.kept = chosen.counts[number]["train"]
         account.dropped.update(chosen.dropped[number])
         account.examples.update(chosen.examples[number])
         total.merge(account)
         sources[one.name] = {
+            "status": DONE,
             **account.as_dict(),
             "heldout": chosen.counts[number]["heldout"],
             "available": chosen.available[number],
-            "notes": dict(sorted(one.book().notes.items())),
+            "notes": dict(sorted(book.notes.items())),
+            "revision": one.revision,
+            "licence": one.source.licence,
+            "reused": one.reused,
         }
-    atomic.write_json(ctx.out / "sources.json", {"files": written, "sources": sources})
-    atomic.write_json(
-        ctx.out / "lock.json", {one.name: {"revision": one.revision, "files": one.digests} for one in units}
-    )
-    size = sum(item["bytes"] for item in written.values())
-    figures = {"train": written["train.parquet"]["rows"], "eval": written["eval.parquet"]["rows"], "sources": sources}
-    return Outcome(total, ["train.parquet", "eval.parquet", "sources.json", "lock.json"], figures, size)
+    return total, sources
+
+
+def _warnings(settings: Settings, mixed: list[Unit], missing: list[Unit], rows: int) -> list[str]:
+    """What the report must say loudly."""
+    out = [f"The mix was made WITHOUT source {one.name}: {one.error}" for one in missing]
+    if settings.samples > rows:
+        out.append(f"{settings.samples} conversations were asked for, only {rows} are there.")
+    for one in mixed:
+        if one.source.kind == "hub" and not hub.is_commit(one.source.revision):
+            declared = one.source.revision or "no revision"
+            out.append(f"Source {one.name} declares {declared}; {one.revision} was resolved and locked. Pin it.")
+        book = one.book()
+        if book.bad * 2 > book.entered:
+            out.append(f"More than half of source {one.name} was unusable ({book.bad} of {book.entered} rows).")
+    return out
+
+
+def _prune(one: Unit) -> None:
+    """Remove the oldest folders of parts of a source beyond KEPT_UNITS."""
+    mine = [path for path in one.store.glob(f"{one.name}-????????????") if path.is_dir()]
+    mine.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in [path for path in mine if path != one.folder][KEPT_UNITS - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Any
 from eyrie.core import atomic
 from eyrie.dataset import mix
 from eyrie.dataset import part as parts
-from eyrie.dataset.keys import content_id, prompt_key
+from eyrie.dataset.keys import content_id
 from eyrie.dataset.unit import Unit
 
 ROW_GROUP = 1 << 16
@@ -203,8 +203,3 @@ def _with_set(table: Any, kind: str) -> Any:
     import pyarrow as pa
 
     return pa.table([*table.columns, pa.repeat(pa.scalar(kind), table.num_rows)], schema=schema(True))
-
-
-def open_keys(prompts: list[str]) -> list[bytes]:
-    """Dedup keys of the open prompts: they never enter training."""
-    return [prompt_key(prompt) for prompt in prompts]

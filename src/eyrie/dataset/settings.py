@@ -12,7 +12,7 @@ Adapter = Literal["messages", "sharegpt", "pair", "prompt", "alternating", "herm
 Format = Literal["auto", "json", "jsonl", "parquet", "arrow", "csv", "yaml", "text"]
 
 #: settings that each kind cannot do without
-NEEDS = {"hub": ("repository", "files"), "local": ("path",), "package": ("package", "files"), "generated": ()}
+NEEDS = {"hub": ("repository",), "local": ("path",), "package": ("package", "files"), "generated": ()}
 #: column roles that an entry may rename
 COLUMN_ROLES = ("conversation", "role", "content", "system", "prompt", "input", "response", "tools", "reasoning")
 
@@ -22,7 +22,7 @@ class Source:
     """One entry of the registry.
 
     kind 'hub': files of a dataset repository at a revision (a commit of 40 hex digits; '' is resolved on the first
-      run and locked; a branch name is compared with the lock on every run).
+      run and locked; a branch name is compared with the lock whenever the stage runs).
     kind 'local': a file or folder. kind 'package': data files inside an installed Python distribution.
     kind 'generated': prompts that the project makes itself from templates, by seed.
     adapter: the schema, stated and never guessed (see adapters.py).
@@ -57,6 +57,8 @@ class Source:
         for name in NEEDS[self.kind]:
             if not getattr(self, name):
                 raise ValueError(f"kind {self.kind!r} needs {name!r}.")
+        if self.kind == "hub" and not (self.files or self.split):
+            raise ValueError("kind 'hub' needs 'files' (patterns) or 'split'.")
         for role in self.columns:
             if role not in COLUMN_ROLES:
                 raise ValueError(f"columns: there is no role {role!r}.{nearest(role, COLUMN_ROLES)}")
@@ -96,8 +98,7 @@ class Settings:
     tokenizer: str = setting("", identity=False, doc="tokenizer.json; '' = the target's own")
     max_bad_share: float = setting(0.05, doc="unreadable or misshapen share at which a source fails")
     on_source_failure: Literal["fail", "continue"] = "fail"
-    attempt: int = setting(1, doc="raise it to try again what `continue` went on without")
-    relock: bool = setting(False, identity=False, doc="take a moved branch's new commit into the lock")
+    refresh: int = setting(0, doc="raise it to look again: moved branches are taken, missing sources are tried")
     offline: bool = setting(False, identity=False)
     endpoint: str = setting("", identity=False, doc="hub endpoint; '' = the client's default or HF_ENDPOINT")
     token_file: str = setting("", identity=False, doc="file with the hub token; '' = <root>/secrets/hf_token, HF_TOKEN")

@@ -9,8 +9,6 @@ from eyrie.core.stage import Fault, Outcome, Stage, Work
 from eyrie.dataset import identity as identities
 from eyrie.dataset.settings import Settings
 
-OUTPUTS = ["train.parquet", "eval.parquet", "sources.json", "lock.json"]
-
 
 class DatasetStage(Stage):
     """Makes train.parquet, eval.parquet, sources.json and lock.json (docs/architecture.md has their columns)."""

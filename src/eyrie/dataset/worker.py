@@ -1,0 +1,101 @@
+"""A worker process: takes one order at a time over a pipe and answers with events. It dies with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from eyrie.core.errors import EyrieError
+
+#: kinds of orders
+CUT, FETCH, TASK = "cut", "fetch", "task"
+#: kinds of events
+PART, SAID, DONE, ERROR = "part", "said", "done", "error"
+HEADROOM_MB = 1024  # the hard limit lies above the one that the parent watches: interpreter, libraries, buffers
+
+
+def main(pipe: Connection, memory_mb: int, parent: int) -> None:
+    """Serve orders (key, kind, arguments) until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a supervisor signals the group; the parent ends us
+    _die_with(parent)
+    _limit(memory_mb)
+    while True:
+        try:
+            key, kind, arguments = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = _serve(kind, arguments, lambda event, value, key=key: pipe.send((key, event, value)))
+        except BaseException as error:
+            pipe.send((key, ERROR, described(error)))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            pipe.send((key, DONE, answer))
+
+
+def _serve(kind: str, arguments: tuple[Any, ...], emit: Any) -> Any:
+    if kind == CUT:
+        from eyrie.dataset import tasks
+
+        return tasks.cut(*arguments)
+    if kind == FETCH:
+        from eyrie.dataset import hub
+
+        name, source, access, locked = arguments
+        return hub.fetch(name, source, access, locked, lambda what, done, total: emit(SAID, (what, done, total)))
+    from eyrie.dataset import process
+
+    job, task = arguments
+    process.run(job, task, lambda part: emit(PART, part.as_dict()))
+    return None
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """An error as data for the parent; what is not ours names its place."""
+    if isinstance(error, EyrieError):
+        return error.as_dict()
+    if isinstance(error, MemoryError) or "realloc of size" in str(error) or "malloc of size" in str(error):
+        return memory_error().as_dict()
+    if isinstance(error, OSError) and error.errno == 28:
+        from eyrie.dataset.hub import disk_full
+
+        return disk_full(error, "the dataset's folder").as_dict()
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"{os.path.basename(frame[0].filename)}:{frame[0].lineno}" if frame else ""
+    return EyrieError(f"{type(error).__name__}: {error}", where=where, code="unexpected").as_dict()
+
+
+def memory_error() -> EyrieError:
+    return EyrieError(
+        "the worker needs more memory than it may take.",
+        where="dataset.worker_memory_mb",
+        todo="Raise eyrie_dataset_worker_memory_mb, or look for a single very large row.",
+        code="worker-memory",
+    )
+
+
+def _limit(memory_mb: int) -> None:
+    """A hard limit on private memory, as a backstop to the parent's watch on resident memory."""
+    import resource
+
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # other pools reserve address space that would count
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if memory_mb:
+        size = (memory_mb + HEADROOM_MB) << 20
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if hard == resource.RLIM_INFINITY or hard > size:
+            resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent dies (even by kill -9)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
