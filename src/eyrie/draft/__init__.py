@@ -1,0 +1,1 @@
+"""The draft: speculators' trainer, watched, resumable, and exported as the server reads it."""

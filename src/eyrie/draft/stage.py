@@ -1,0 +1,286 @@
+"""The draft stage: view, train, choose, export, check."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from eyrie.core import atomic
+from eyrie.core.accounting import Account
+from eyrie.core.errors import EyrieError, GateError, Interrupted
+from eyrie.core.pipeline import Context
+from eyrie.core.stage import Fault, Outcome, Stage, Work, tree_bytes
+from eyrie.draft import checkpoints, export, hardware, launch, results, view
+from eyrie.draft.settings import DraftSettings
+from eyrie.draft.watch import Epoch, Watch
+from eyrie.hidden_states import manifest
+
+log = logging.getLogger(__name__)
+POLL_S = 0.25
+
+
+class DraftStage(Stage):
+    """Trains the draft from captured states."""
+
+    name = "draft"
+    inputs = ("target", "tokens", "hidden_states")
+    settings_type = DraftSettings
+    tools = ("speculators", "torch", "transformers")
+
+    def run(self, ctx: Context, work: Work) -> Outcome:
+        started = time.monotonic()
+        settings: DraftSettings = ctx.settings
+        train_dir = ctx.out / "train"
+        train_dir.mkdir(parents=True, exist_ok=True)
+        _free_the_host(ctx, work)
+        rows = states_of(ctx)
+        built = view.build(
+            ctx.input("tokens").out, rows, ctx.out / "view", settings.val_ratio, settings.seed, settings.total_seq_len
+        )
+        choice = hardware_of(ctx)
+        watch = Watch(train_dir / "metrics.jsonl", settings)
+        watch.read()
+        figures: dict[str, Any] = {"hardware": vars(choice), "view": view_figures(built)}
+        if finished(watch, train_dir, settings) is None:
+            self._train(ctx, work, built, choice, watch, figures)
+        chosen = finished(watch, train_dir, settings)
+        if chosen is None:
+            raise EyrieError(
+                "the trainer ended without validating its last epoch.",
+                where=str(train_dir / "log"),
+                code="training-incomplete",
+                todo="Run again: it resumes from the last whole checkpoint.",
+            )
+        figures.update(self._export(ctx, watch, train_dir, chosen))
+        figures["seconds"] = round(time.monotonic() - started, 1)
+        account = Account()
+        account.keep(built.train + built.val)
+        checkpoints.prune(train_dir / "checkpoints", 1, {chosen.global_step})
+        shutil.rmtree(train_dir / "resume", ignore_errors=True)
+        outputs = [
+            "checkpoint",
+            "untrained",
+            "metrics.json",
+            "checkpoint/config.json",
+            *_weights(ctx.out / "checkpoint"),
+        ]
+        return Outcome(account, outputs, figures, tree_bytes(ctx.out / "checkpoint"))
+
+    def verify(self, ctx: Context) -> list[Fault]:
+        faults = super().verify(ctx)
+        if not faults:
+            try:
+                check_export(ctx, ctx.out / "checkpoint")
+            except EyrieError as error:
+                faults.append(Fault(error.where, error.what, error.todo, error.code))
+        return faults
+
+    def carry(self, ctx: Context) -> list[Path]:
+        """The exported draft, its control, its metrics, and what training goes on from."""
+        return [
+            path
+            for path in (
+                ctx.out / "checkpoint",
+                ctx.out / "untrained",
+                ctx.out / "metrics.json",
+                ctx.out / "train" / "checkpoints",
+                ctx.out / "train" / "metrics.jsonl",
+            )
+            if path.exists()
+        ]
+
+    def adopt(self, ctx: Context) -> None:
+        for name in ("checkpoint", "untrained"):
+            if (ctx.out / name / "config.json").exists():
+                export.point_at(ctx.out / name, ctx.input("target").out)
+
+    # -- parts of run --------------------------------------------------------------------------------------
+
+    def _train(
+        self, ctx: Context, work: Work, built: view.View, choice: hardware.Choice, watch: Watch, figures: dict[str, Any]
+    ) -> None:
+        settings: DraftSettings = ctx.settings
+        train_dir = ctx.out / "train"
+        figures["resumed_from"] = _arm(train_dir, settings)
+        threads = int(ctx.pipeline.execution.get("threads") or os.cpu_count() or 1)
+        arguments = launch.arguments(
+            settings,
+            built,
+            ctx.input("target").out,
+            list(ctx.target.aux_layers),
+            ctx.input("tokens").out / "vocab",
+            train_dir,
+            {"attention": choice.attention, "loss": choice.loss},
+            trust_remote_code=ctx.target.trust_remote_code,
+        )
+        command = launch.command(settings, train_dir, arguments, threads, ctx.pipeline.host, ctx.fingerprint[:12])
+        atomic.write_json(ctx.out / "train" / "command.json", launch.describe(command))
+        has_accelerator = not choice.why.startswith("CPU")
+        env = launch.environment(threads, settings, has_accelerator)
+        work.progress.start("load", 0, "steps")
+        trainer = launch.Trainer(command, train_dir, train_dir / "log", env)
+        try:
+            status = self._follow(work, trainer, watch, settings, train_dir)
+        finally:
+            trainer.kill()
+        watch.read()
+        if status == 75:
+            raise Interrupted("asked to stop", code="interrupted", todo="Run again: it resumes.")
+        if status != 0:
+            raise EyrieError(
+                f"the trainer ended with status {status}.",
+                where=str(trainer.log_path),
+                why=trainer.last_lines(),
+                code="trainer-failed",
+                todo="Run again: it resumes from the last whole checkpoint.",
+            )
+
+    def _follow(
+        self, work: Work, trainer: launch.Trainer, watch: Watch, settings: DraftSettings, train_dir: Path
+    ) -> int | None:
+        """Watch the trainer until it ends; its exit status."""
+        heard = time.monotonic()
+        planned = False
+        while True:
+            status = trainer.poll()
+            if watch.read():
+                heard = time.monotonic()
+                plan = watch.curve.plan
+                if plan and not planned:
+                    planned = True
+                    total = int(plan["steps_per_epoch"]) * int(plan["epochs"])
+                    work.progress.start("train", total, "steps", int(plan["global_step"]))
+                if planned:
+                    work.progress.update(watch.curve.last_step + 1, **watch.progress())
+                protect = {epoch.global_step for epoch in (watch.curve.best,) if epoch}
+                checkpoints.prune(train_dir / "checkpoints", settings.keep_checkpoints, protect)
+            if status is not None:
+                return status
+            if work.stop_requested:
+                return trainer.stop(settings.stop_grace_s)
+            if time.monotonic() - heard > settings.stall_s:
+                raise EyrieError(
+                    f"the trainer has made no step for {settings.stall_s:.0f} s.",
+                    where=str(trainer.log_path),
+                    why=trainer.last_lines(),
+                    code="training-stalled",
+                    todo="It was ended. Run again: it resumes.",
+                )
+            time.sleep(POLL_S)
+
+    def _export(self, ctx: Context, watch: Watch, train_dir: Path, chosen: Epoch) -> dict[str, Any]:
+        settings: DraftSettings = ctx.settings
+        source = next(
+            item for item in checkpoints.find(train_dir / "checkpoints") if item.global_step == chosen.global_step
+        )
+        target = ctx.input("target").out
+        export.export(source.path, ctx.out / "checkpoint", target)
+        export.export(train_dir / "untrained", ctx.out / "untrained", target)
+        checked = check_export(ctx, ctx.out / "checkpoint")
+        check_export(ctx, ctx.out / "untrained")
+        figures = results.metrics(watch.curve, chosen, settings.ttt_steps)
+        atomic.write_json(ctx.out / "metrics.json", figures)
+        if chosen.predicted < settings.min_predicted:
+            raise GateError(
+                f"predicted acceptance {chosen.predicted:.2f} is below min_predicted {settings.min_predicted:.2f}.",
+                code="predicted-low",
+                todo="Train longer or on more prompts; see docs/training.md, 'Too little acceptance'.",
+            )
+        shown = {
+            key: figures[key]
+            for key in ("predicted_acceptance", "per_position", "chosen_epoch", "steps", "tokens_per_s")
+        }
+        return {**shown, "input_wait_share": figures["input_wait_share"], "draft": checked}
+
+
+def states_of(ctx: Context) -> dict[int, str]:
+    """{row: absolute path of its states}; refuses states of other layers than the target's."""
+    source = ctx.input("hidden_states")
+    wanted = ",".join(map(str, ctx.target.captured_layers))
+    rows: dict[int, str] = {}
+    for line in manifest.read(source.out / manifest.NAME):
+        if line["layers"] != wanted:
+            raise GateError(
+                export.layers_differ(
+                    capture=[int(item) for item in line["layers"].split(",")][:-1],
+                    training=list(ctx.target.aux_layers),
+                    serving=list(ctx.target.aux_layers),
+                ),
+                code="layers-differ",
+                todo="Run hidden_states again.",
+            )
+        link = source.out / manifest.LINKS / f"hs_{line['row']}.safetensors"
+        rows[int(line["row"])] = os.path.realpath(link)
+    return rows
+
+
+def hardware_of(ctx: Context) -> hardware.Choice:
+    """Attention and loss implementation: as set, else by what this host can run."""
+    settings: DraftSettings = ctx.settings
+    config = atomic.read_json(ctx.input("target").out / "config.json", {}) or {}
+    head = hardware.head_dim_of(config.get("text_config") or config)
+    choice = hardware.choose(hardware.capability(), head, settings.total_seq_len)
+    attention = choice.attention if settings.draft_attn_impl == "auto" else settings.draft_attn_impl
+    loss = choice.loss if settings.loss_implementation == "auto" else settings.loss_implementation
+    if (attention, loss) != (choice.attention, choice.loss):
+        choice = hardware.Choice(attention, loss, f"{choice.why}; overridden by the inventory", choice.warning)
+    if choice.warning:
+        log.warning("%s", choice.why)
+    return choice
+
+
+def check_export(ctx: Context, folder: Path) -> dict[str, Any]:
+    target = ctx.target
+    return export.check(folder, list(target.aux_layers), target.hidden_size, target.vocab_size, target.max_model_len)
+
+
+def finished(watch: Watch, train_dir: Path, settings: DraftSettings) -> Epoch | None:
+    """The epoch to export once all epochs are trained and validated and its checkpoint is whole, else None."""
+    curve = watch.curve
+    if settings.epochs - 1 not in curve.epochs:
+        return None
+    chosen = curve.best if settings.select == "best" else curve.epochs[settings.epochs - 1]
+    assert chosen is not None
+    steps = {item.global_step for item in checkpoints.find(train_dir / "checkpoints")}
+    return chosen if chosen.global_step in steps else None
+
+
+def view_figures(built: view.View) -> dict[str, Any]:
+    return {
+        "train_rows": built.train,
+        "val_rows": built.val,
+        "train_tokens": built.train_tokens,
+        "val_tokens": built.val_tokens,
+        "truncated_rows": built.truncated,
+        "unsupervised_rows": built.unsupervised,
+    }
+
+
+def _arm(train_dir: Path, settings: DraftSettings) -> dict[str, int] | None:
+    """Lay out the newest whole checkpoint for the trainer; None when there is none (start from scratch)."""
+    shutil.rmtree(train_dir / "resume", ignore_errors=True)
+    whole = [item for item in checkpoints.find(train_dir / "checkpoints") if item.epoch < settings.epochs]
+    if not whole:
+        return None
+    checkpoints.arm(whole[-1], train_dir / "resume")
+    newest = whole[-1]
+    log.info("resuming at step %d (epoch %d)", newest.global_step, newest.epoch + 1)
+    return {"epoch": newest.epoch + 1, "local_step": newest.local_step, "global_step": newest.global_step}
+
+
+def _free_the_host(ctx: Context, work: Work) -> None:
+    """Training wants the memory that a server holds."""
+    from eyrie.serve import switch
+
+    switch.stop(ctx.pipeline, progress=work.progress)
+
+
+def _weights(folder: Path) -> list[str]:
+    return [f"{folder.name}/{path.name}" for path in sorted(folder.glob("*.safetensors"))]
+
+
+STAGE = DraftStage()
