@@ -71,7 +71,7 @@ def check_shares(engine: Engine, after: int) -> None:
     failed = engine.reasons.total()
     if engine.resolved >= after and failed > max(1.0, settings.max_failed_share * engine.resolved):
         raise EyrieError(
-            f"{failed} of {engine.resolved} conversations failed, more than the allowed {settings.max_failed_share:.0%}.",
+            f"{failed} of {engine.resolved} conversations failed, the limit is {settings.max_failed_share:.0%}.",
             why="Commonest reasons: " + "; ".join(_shown(engine, name, n) for name, n in engine.reasons.most_common(3)),
             todo="Repair the cause and run again: what was answered is kept, only the failed ones are asked again.",
             code="too-many-failed",
@@ -79,7 +79,7 @@ def check_shares(engine: Engine, after: int) -> None:
     empty = engine.kinds[EMPTY]
     if engine.turns >= after and empty > max(1.0, settings.max_empty_share * engine.turns):
         raise EyrieError(
-            f"{empty} of {engine.turns} answers are empty, more than the allowed {settings.max_empty_share:.0%}.",
+            f"{empty} of {engine.turns} answers are empty, the limit is {settings.max_empty_share:.0%}.",
             why="The chat template or the model does not fit: it ends its turn at once.",
             todo="Compare the served chat template with the model's own; see a prompt as rendered with /tokenize.",
             code="too-many-empty",

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +112,8 @@ def ask(
     ctx: Context, work: Work, asker: Any, known: Any, dataset: Path, store: Any, index: Any
 ) -> tuple[dict[str, Any], dict[int, tuple[bool, str, str]]]:
     """Ask for all that the store does not hold; (figures, conversations without an answer)."""
-    from eyrie import serve
     from eyrie.responses.engine import Engine, Hooks
     from eyrie.responses.turn import Rules
-    from eyrie.serve import identity, switch
 
     settings: Settings = ctx.settings
     source = Feed(dataset, asker, known, store, index, settings)
@@ -127,13 +125,8 @@ def ask(
         settings.request_timeout_s,
         ctx.target.max_model_len,
     )
-    urls = serve.endpoints(ctx.pipeline, PROFILE)
-    hooks = Hooks(
-        prove=lambda url: identity.prove(ctx.pipeline, PROFILE),
-        check_stop=work.check_stop,
-        report=lambda engine: report(engine, source, work),
-        revive=lambda: switch.ensure(ctx.pipeline, PROFILE, progress=None),
-    )
+    urls, prove, revive = surroundings(ctx)
+    hooks = Hooks(prove, work.check_stop, lambda engine: report(engine, source, work), revive)
     work.progress.start("asking", len(known), "conversations")
     started = time.monotonic()
 
@@ -150,6 +143,18 @@ def ask(
         rates = {"tok_s": round(engine.tokens / seconds, 1), "answer_tokens": round(engine.tokens / engine.turns, 1)}
         atomic.write_json(ctx.base / "rates.json", rates)
     return figures, {**source.unresolved, **engine.unresolved}
+
+
+def surroundings(ctx: Context) -> tuple[list[str], Callable[[str], Any], Callable[[], Any] | None]:
+    """The baseline's endpoints, the proof of what serves there, and what brings the own host's server back."""
+    from eyrie import serve
+    from eyrie.serve import identity, switch
+
+    return (
+        serve.endpoints(ctx.pipeline, PROFILE),
+        lambda url: identity.prove(ctx.pipeline, PROFILE),
+        lambda: switch.ensure(ctx.pipeline, PROFILE),
+    )
 
 
 class Feed:

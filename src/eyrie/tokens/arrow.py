@@ -86,7 +86,7 @@ class DatasetWriter:
         if self._writer is None:
             name = f"data-{len(self._names):05d}-of-{self.shards:05d}.arrow"
             self._names.append(name)
-            self._stream = open(self.folder / name, "wb")
+            self._stream = open(self.folder / name, "wb")  # noqa: SIM115 - it lives over many calls
             self._writer = pa.ipc.new_stream(self._stream, dataset_schema())
         lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
         offsets = np.zeros(len(lengths) + 1, dtype=np.int32)

@@ -19,8 +19,12 @@ from eyrie.tokens.settings import Settings
 if TYPE_CHECKING:
     import numpy as np
 
+    from eyrie.tokens.template import Template
+    from eyrie.tokens.tokenizer import Tokenizer
+
 COLUMNS = ["id", "source", "turn", "prompt_ids", "output_ids"]
 BATCH = 512
+PROBE_ROWS = 100
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class Turn:
     ids: np.ndarray[Any, Any]
     spans: list[tuple[int, int]]
     merged: int = 1
+    refused: str = ""  # why it cannot be a row: a reason, and after ': ' what was said
 
 
 @dataclass
@@ -51,6 +56,7 @@ class Rows:
     spans: list[tuple[int, ...]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # source names, by number
     clipped: int = 0
+    doubled: int = 0  # rows that begin with two beginning-of-sequence ids
     per_source: dict[str, Account] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -79,6 +85,49 @@ def response_turns(path: Path) -> Iterator[Turn]:
                 yield Turn(name, sources[row], int(turns[row]), ids, [(len(prompt), len(ids))])
 
 
+def rendered_turns(path: Path, template: Template, tokenizer: Tokenizer) -> Iterator[Turn]:
+    """The turns of responses.parquet that carry no sampled ids: borders from the template (see template.py).
+
+    Rows that cannot be rendered come as refused: leading_assistant, template_error, template_unstable.
+    """
+    import numpy as np
+    import orjson
+    import pyarrow.parquet as pq
+
+    from eyrie.tokens.template import TemplateError, Unstable
+
+    columns = ["id", "source", "turn", "messages", "tools", "text", "reasoning", "tool_calls"]
+    with pq.ParquetFile(path) as table:
+        for batch in table.iter_batches(batch_size=BATCH, columns=columns):
+            turns: list[Turn] = []
+            parts: list[tuple[str, str]] = []
+            for row in batch.to_pylist():
+                turn = Turn(row["id"], row["source"], int(row["turn"]), np.zeros(0, dtype=np.int32), [])
+                turns.append(turn)
+                history, tools = orjson.loads(row["messages"]), row["tools"] and orjson.loads(row["tools"])
+                answer: dict[str, Any] = {"role": "assistant", "content": row["text"] or ""}
+                if row["reasoning"]:
+                    answer["reasoning"] = row["reasoning"]
+                if row["tool_calls"]:
+                    answer["tool_calls"] = orjson.loads(row["tool_calls"])
+                if not any(message["role"] == "user" for message in history):
+                    turn.refused = "leading_assistant"
+                    continue
+                try:
+                    span = template.span(history, answer, tools)
+                    parts.append((span.prompt, span.answer))
+                except Unstable as error:
+                    turn.refused = f"template_unstable: {error}"
+                except TemplateError as error:
+                    turn.refused = f"template_error: {error}"
+            encoded = iter(tokenizer.encode_parts(parts))
+            for turn in turns:
+                if not turn.refused:
+                    ids, border = next(encoded)
+                    turn.ids, turn.spans = np.asarray(ids, dtype=np.int32), [(border, len(ids))]
+                yield turn
+
+
 def merge(turns: Iterator[Turn]) -> Iterator[Turn]:
     """Join neighbouring turns of one conversation where the later prompt repeats the earlier row token for token.
 
@@ -89,7 +138,14 @@ def merge(turns: Iterator[Turn]) -> Iterator[Turn]:
 
     held: Turn | None = None
     for turn in turns:
-        if held is not None and turn.id == held.id and turn.source == held.source and turn.turn > held.turn:
+        if (
+            held is not None
+            and turn.spans
+            and held.spans
+            and turn.id == held.id
+            and turn.source == held.source
+            and turn.turn > held.turn
+        ):
             size = len(held.ids)
             if turn.spans[0][0] >= size and np.array_equal(turn.ids[:size], held.ids):
                 held = Turn(
@@ -104,11 +160,18 @@ def merge(turns: Iterator[Turn]) -> Iterator[Turn]:
 
 
 def collect(
-    turns: Iterator[Turn], settings: Settings, size: int, scratch: Path, pause: Callable[[], None] = lambda: None
+    turns: Iterator[Turn],
+    settings: Settings,
+    size: int,
+    scratch: Path,
+    bos: int | None = None,
+    pause: Callable[[], None] = lambda: None,
 ) -> tuple[Rows, Counts]:
     """Clip, drop and count rows; their ids go to `scratch` (int32, one row after the other).
 
-    size: V. The account counts turns. Raises EyrieError 'token-outside' for an id that is no token of the target.
+    size: V. bos: the id that opens a text. The account counts turns.
+    Raises EyrieError: 'token-outside' for an id that is no token of the target, 'nothing-supervised' when the first
+    rows teach nothing.
     """
     import numpy as np
 
@@ -119,6 +182,8 @@ def collect(
         for count, turn in enumerate(turns):
             if count % BATCH == 0:
                 pause()
+            if count == PROBE_ROWS and not len(rows):
+                raise _nothing(rows.account, count)
             where = f"{turn.source} {turn.id[:12]} turn {turn.turn}"
             accounts = (rows.account, rows.per_source.setdefault(turn.source, Account()))
             if len(turn.ids) and (int(turn.ids.min()) < 0 or int(turn.ids.max()) >= size):
@@ -127,13 +192,17 @@ def collect(
                     f"token id {bad} lies outside the vocabulary of {size}.", where=where, code="token-outside"
                 )
             reason, clipped = _clip(turn, settings)
+            if turn.refused:
+                reason, _, said = turn.refused.partition(": ")
+                where = f"{where}: {said}" if said else where
             if reason:
-                for account in accounts:
-                    account.drop(reason, where, count=turn.merged)
+                for book in accounts:
+                    book.drop(reason, where, count=turn.merged)
                 continue
-            for account in accounts:
-                account.keep(turn.merged)
+            for book in accounts:
+                book.keep(turn.merged)
             rows.clipped += clipped
+            rows.doubled += bos is not None and turn.ids[:2].tolist() == [bos, bos]
             data = np.ascontiguousarray(turn.ids, dtype="<i4").tobytes()
             stream.write(data)
             number = numbers.setdefault(turn.source, len(numbers))
@@ -151,6 +220,16 @@ def collect(
         os.fsync(stream.fileno())
     rows.names = list(numbers)
     return rows, counts
+
+
+def _nothing(account: Account, count: int) -> EyrieError:
+    reasons = ", ".join(f"{reason} {number}" for reason, number in account.dropped.most_common(3))
+    return EyrieError(
+        f"supervised tokens = 0 in the first {count} rows.",
+        why=f"Commonest reasons: {reasons}." if reasons else "",
+        todo="Check the chat template and eyrie_tokens_seq_length: training on this would learn nothing.",
+        code="nothing-supervised",
+    )
 
 
 def _clip(turn: Turn, settings: Settings) -> tuple[str, bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Tokens(Stage):
         return dict(estimate.estimate(self.name, ctx.pipeline.raw, samples=turns, tokens=tokens or None))
 
     def run(self, ctx: Context, work: Work) -> Outcome:
-        from eyrie.tokens import build, special
+        from eyrie.tokens import audit, build, special
         from eyrie.tokens.vocab import check_ids
 
         settings: Settings = ctx.settings
@@ -49,11 +50,11 @@ class Tokens(Stage):
         size = special.vocab_size(model, ctx.target.vocab_size)
         scratch = ctx.out / ".ids.tmp"
         work.progress.start("building rows", unit="turns")
-        turns = build.response_turns(source)
+        turns = self._turns(ctx, source)
         if settings.merge_turns:
             turns = build.merge(turns)
         try:
-            rows, counts = build.collect(turns, settings, size, scratch, work.check_stop)
+            rows, counts = build.collect(turns, settings, size, scratch, audit.bos_id(model), work.check_stop)
             supervised = counts.supervised
             if not len(rows) or not supervised.sum():
                 rows.account.check(self.name)
@@ -61,13 +62,17 @@ class Tokens(Stage):
             check_ids(supervised, size)
             work.check_stop()
             tokens = write_data(ctx.out, rows, settings, work)
+            audited = audit.audit(rows, model, ctx.target.trust_remote_code, settings)
+            atomic.write_json(ctx.out / "audit.json", audited)
         finally:
             scratch.unlink(missing_ok=True)
-        figures = {
+        figures: dict[str, Any] = {
             "rows": len(rows),
             "tokens": tokens,
             "supervised_tokens": int(supervised.sum()),
             "clipped": rows.clipped,
+            "supervised_share": audited["supervised_share"],
+            "warnings": audited["warnings"],
             "merged_turns": rows.account.kept - len(rows),
             "sources": {name: account.as_dict() for name, account in sorted(rows.per_source.items())},
         }
@@ -76,6 +81,19 @@ class Tokens(Stage):
         figures["vocabulary"] = write_vocab(ctx.out, model, template, settings, counts, rows.names)
         return Outcome(rows.account, outputs(), figures, tree_bytes(ctx.out))
 
+    def _turns(self, ctx: Context, source: Path) -> Iterator[Any]:
+        """Sampled ids where the responses have them; else borders from the chat template."""
+        from eyrie.tokens import build
+
+        if ctx.input("responses").settings.regenerate:
+            return build.response_turns(source)
+        from eyrie.tokens.template import Template
+        from eyrie.tokens.tokenizer import Tokenizer
+
+        model, target = ctx.input("target").out, ctx.target
+        template = Template.load(model, target.chat_template, dict(ctx.settings.chat_template_kwargs))
+        return build.rendered_turns(source, template, Tokenizer.load(model, target.trust_remote_code))
+
     def verify(self, ctx: Context) -> list[Fault]:
         from eyrie.tokens.verify import verify
 
@@ -83,7 +101,7 @@ class Tokens(Stage):
 
 
 def outputs() -> list[str]:
-    return ["data/state.json", "data/dataset_info.json", "samples.parquet", "token_freq.pt", "vocab.json"]
+    return ["data/state.json", "data/dataset_info.json", "samples.parquet", "token_freq.pt", "vocab.json", "audit.json"]
 
 
 def write_data(out: Path, rows: Any, settings: Settings, work: Work) -> int:

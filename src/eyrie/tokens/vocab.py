@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Vocab:
-    """ids int64 [N]: the chosen target ids, ascending. seen: how many occur supervised. filled: how many occur nowhere."""
+    """The chosen target ids, int64 [N], ascending.
+
+    seen: how many of them occur in answers; from_prompts, filled: how many only in prompts, and nowhere.
+    """
 
     ids: np.ndarray[Any, Any]
     size: int  # V, the target's vocabulary
