@@ -12,6 +12,7 @@ from eyrie.core.estimate import estimate
 from eyrie.core.fingerprint import differences
 from eyrie.core.pipeline import Context, Pipeline
 from eyrie.core.spec import load
+from eyrie.port import serving
 from eyrie.port.decision import (
     BLOCKED,
     COPY,
@@ -94,6 +95,7 @@ class Planner:
             return self._again(base, ctx, source, f"{status} on the source, and quicker begun again than carried")
         base.unfinished = unfinished
         found = differences(source.get("identity"), ctx.identity)
+        found += differences({"serving": source.get("serving")}, {"serving": serving.of(self.pipeline, name)})
         base.differences = judge_all(name, found, unfinished)
         return self._judged(base, ctx, source)
 
@@ -131,14 +133,18 @@ class Planner:
     ) -> Decision:
         content = Content.EQUIVALENT if ctx.name == "hidden_states" else Content.SAME
         carried, again = self.copy_seconds(int(source["bytes"])), self._forecast(ctx)
-        if rounding and choice == COPY:
-            return self._refuse(base, ctx, source, rounding[0].why, content)
-        if rounding:
+        fixed = [item for item in rounding if not item.name.startswith("serving.")]
+        if fixed and choice == COPY:
+            return self._refuse(base, ctx, source, fixed[0].why, content)
+        if rounding and choice != COPY:
             return self._again(base, ctx, source, rounding[0].why, content)
-        if choice == RECOMPUTE or (choice is None and again < carried):
+        exact = ctx.name != "target" or base.source == base.destination  # else only the source's files are the same
+        if exact and (choice == RECOMPUTE or (choice is None and again < carried)):
             why = "chosen by the operator" if choice else f"sooner made than carried ({_time(carried)} on the link)"
             return self._again(base, ctx, source, why, content)
-        why = "chosen by the operator" if choice else f"sooner carried than made ({_time(again)})"
+        why = "chosen by the operator" if choice == COPY else f"sooner carried than made ({_time(again)})"
+        if not exact:
+            why = "all that was made with it needs these very files"
         return self._copied(base, source, why, Content.SAME)
 
     def _copied(self, base: Decision, source: dict[str, Any], reason: str, content: Content) -> Decision:

@@ -50,10 +50,11 @@ def _number(value: Any) -> bool:
 
 _DATA = "the files are data once written; the version that wrote them is kept in the record"
 _SAMPLED = (
-    "sampled tokens are the target's own on any engine; one engine differs from itself as much at another batch shape"
+    "sampled tokens are the target's own on any engine: at another batch shape one engine differs as much from itself"
 )
+_QUANTISED = "the answers are the target's as the source served it: a little off the policy that is served next"
 _KERNELS = (
-    "hidden states are numbers of the kernels that computed them; the destination's own will feed the draft it serves"
+    "states are numbers of the kernels that computed them, some 2% apart: the destination's own will feed the draft"
 )
 _FORMAT = "its files are read by the destination's own version: the same minor release reads them"
 _TENSORS = "a checkpoint is tensors: the numerical library may differ"
@@ -62,9 +63,13 @@ RULES: tuple[Rule, ...] = (
     Rule("target", "tools.*", Verdict.VALID, "the model's files are compared by SHA-256, not by who wrote them"),
     Rule("dataset", "tools.*", Verdict.VALID, _DATA),
     Rule("responses", "tools.*", Verdict.VALID, _SAMPLED),
+    Rule("responses", "serving.args.quantization", Verdict.VALID, _QUANTISED),
+    Rule("responses", "serving.args.*dtype", Verdict.VALID, _QUANTISED),
+    Rule("responses", "serving*", Verdict.VALID, _SAMPLED),
     Rule("tokens", "tools.speculators", Verdict.VALID, _FORMAT, holds=same_minor),
     Rule("tokens", "tools.*", Verdict.VALID, _DATA),
     Rule("hidden_states", "tools.*", Verdict.ROUNDING, _KERNELS),
+    Rule("hidden_states", "serving*", Verdict.ROUNDING, _KERNELS),
     Rule("draft", "tools.speculators", Verdict.VALID, _FORMAT, holds=same_minor),
     Rule("draft", "tools.*", Verdict.VALID, _TENSORS),
 )

@@ -13,6 +13,7 @@ from eyrie.core import planner, registry
 from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import HashCache, fingerprint, short
 from eyrie.core.pipeline import Context, Pipeline
+from eyrie.port import serving
 
 SCHEMA = 1
 OUT, BASE = "out", "base"
@@ -152,6 +153,7 @@ def stage_survey(ctx: Context, hashes: HashCache) -> dict[str, Any]:
         "fingerprint": ctx.fingerprint,
         "identity": ctx.identity,
         "inputs": ctx.inputs,
+        "serving": serving.of(ctx.pipeline, ctx.name),
         "status": status if status != "done" or done else "damaged",
         "running": ctx.state.running() is not None,
         "released": bool(record.get("released")),

@@ -119,6 +119,7 @@ class Hosts:
 
     def __init__(self, tmp: Path):
         self.tmp = tmp
+        self.server: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, dict[str, dict[str, Any]]] = {"alpha": {}, "beta": {}}
 
     def set(self, host: str, stage: str, **values: Any) -> None:
@@ -126,6 +127,7 @@ class Hosts:
 
     def pipeline(self, host: str) -> Pipeline:
         raw = spec(self.tmp / host, host, **self.settings[host])
+        raw["server"] = self.server.get(host, {})
         return Pipeline(json.loads(json.dumps(raw)))
 
     @property

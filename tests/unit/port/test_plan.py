@@ -92,6 +92,39 @@ def test_states_of_other_kernels_cannot_be_forced(hosts: Any) -> None:
     assert "kernels" in states["reason"]
 
 
+def served(hosts: Any, host: str, **args: Any) -> None:
+    hosts.server[host] = {"args": args}
+
+
+def test_another_way_of_serving_makes_states_again_unless_chosen(hosts: Any) -> None:
+    hosts.run("alpha", "target", "dataset", "responses", "tokens", "hidden_states")
+    hosts.run_stopped("alpha", "draft")
+    served(hosts, "alpha", tensor_parallel_size=8, max_num_seqs=64)
+    served(hosts, "beta", tensor_parallel_size=4, max_num_seqs=256)
+    states = decision(planned(hosts), "hidden_states")
+    assert states["action"] == "recompute"
+    assert not states["refused"]
+    assert [(item["name"], item["source"], item["destination"]) for item in states["differences"]] == [
+        ("serving.args.tensor_parallel_size", 8, 4)
+    ]
+    assert decision(planned(hosts), "responses")["action"] == "copy"
+    assert decision(planned(hosts), "draft")["action"] == "copy"
+    assert decision(planned(hosts, stages={"hidden_states": "copy"}), "hidden_states")["action"] == "copy"
+
+
+def test_a_converted_model_of_another_tool_is_carried_not_made(hosts: Any) -> None:
+    """Two versions of a converter may give two sets of bytes, and everything was made with the first."""
+    for host in ("alpha", "beta"):
+        hosts.set(host, "target", seconds=0.0)
+    hosts.run("alpha")
+    assert decision(planned(hosts), "target")["action"] == "recompute"
+    hosts.set("beta", "target", tool="9.9")
+    plan = planned(hosts)
+    assert decision(plan, "target")["action"] == "copy"
+    assert "these very files" in decision(plan, "target")["reason"]
+    assert decision(plan, "draft")["action"] == "copy"
+
+
 def test_another_dataset_refuses_all_that_was_made_from_it(hosts: Any) -> None:
     hosts.run("alpha")
     hosts.set("beta", "dataset", text="other prompts")
