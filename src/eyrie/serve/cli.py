@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from eyrie.core.pipeline import Pipeline
 from eyrie.serve.settings import PROFILES
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     verb = args.server_verb
     if verb == "exec":
-        return _exec(args)
+        _exec(args)
     if verb == "lint":
         from eyrie.serve import lint
 
@@ -43,10 +44,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from eyrie.cli import read_spec
 
     pipeline = Pipeline(read_spec(args.spec))
-    return {"plan": _plan, "start": _start, "stop": _stop, "status": _status, "prove": _prove}[verb](pipeline, args)
+    verbs: dict[str, Callable[[Pipeline, argparse.Namespace], dict[str, Any]]]
+    verbs = {"plan": _plan, "start": _start, "stop": _stop, "status": _status, "prove": _prove}
+    return verbs[verb](pipeline, args)
 
 
-def _exec(args: argparse.Namespace) -> dict[str, Any]:
+def _exec(args: argparse.Namespace) -> NoReturn:
     import sys
 
     from eyrie.core.errors import EyrieError

@@ -125,6 +125,7 @@ def environment(pipeline: Pipeline, settings: ServerSettings, device: str) -> di
         "PATH": os.pathsep.join([str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]),
     }
     if device == "cpu":
+        found["VLLM_TARGET_DEVICE"] = "cpu"
         openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
         if openmp.exists():
             found["LD_PRELOAD"] = str(openmp)

@@ -11,7 +11,7 @@ from eyrie.serve import engines, http
 from eyrie.serve.house import House
 from eyrie.supervise.base import tail
 
-FIRST_POLL_S, POLL_S = 0.1, 1.0
+FIRST_POLL_S, POLL_S = 0.1, 0.5
 
 
 def wait(house: House, document: dict[str, Any], note: Callable[[str], None]) -> None:
