@@ -11,7 +11,11 @@ from eyrie.port.cli import need
 from eyrie.port.transfer import Limits, Way
 
 
-def survey(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
+def survey(pipeline: Pipeline | None, request: dict[str, Any]) -> dict[str, Any]:
+    if pipeline is None:
+        from eyrie.port import saved
+
+        return saved.survey_saved(Path(need(request, "saved")[0]))
     from eyrie.port import survey as surveys
 
     return surveys.survey(pipeline)
@@ -27,10 +31,14 @@ def plan(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
     return {**made, "lines": lines(made)}
 
 
-def pack(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
+def pack(pipeline: Pipeline | None, request: dict[str, Any]) -> dict[str, Any]:
+    (decisions,) = need(request, "decisions")
+    if pipeline is None:
+        from eyrie.port import saved
+
+        return saved.pack_saved(Path(need(request, "saved")[0]), decisions)
     from eyrie.port import pack as packs
 
-    (decisions,) = need(request, "decisions")
     return packs.pack(pipeline, decisions)
 
 
@@ -58,6 +66,22 @@ def status(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
     from eyrie.port import moving
 
     return moving.status(pipeline)
+
+
+def prove(request: dict[str, Any]) -> dict[str, Any]:
+    """Check a pack where it lies (a spool, a saved run): every file by SHA-256; bad ones are removed."""
+    from eyrie.core.fingerprint import HashCache
+    from eyrie.port import manifest
+
+    folder, sha256 = need(request, "folder", "sha256")
+    top = Path(folder)
+    listed = manifest.read(top / manifest.NAME, sha256)
+    found = list(manifest.check(listed, lambda entry: entry.at(top), HashCache(top / "hashes.json")))
+    for bad in found:
+        path = bad.entry.at(top)
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+    return {"ok": not found, "bad": len(found), "faults": [str(item) for item in found[:20]]}
 
 
 def check(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:

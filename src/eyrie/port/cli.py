@@ -8,9 +8,12 @@ send     {trees, manifest, sha256, to, limits} either       bring a pack's trees
 start    {spec, ...as send}                    source       the same under the supervisor
 status   {spec}                                source       how far a started one is
 check    {spec, folder, sha256}                destination  which files did not arrive as they left
+prove    {folder, sha256}                      controller   the same of a pack that stays where it is
 land     {spec, plan, folder, sha256}          destination  prove all files, put them in place, write the records
 key      {spec, state}                         source       a key pair for one port
 probe    {spec, to, bytes?}                    source       can the destination be reached, and how fast
+
+survey and pack take {saved: FOLDER} in place of a spec: a run that teardown saved is a source like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 from eyrie.core.errors import SpecError
 from eyrie.core.pipeline import Pipeline
 
-VERBS = ("survey", "plan", "pack", "prepare", "send", "start", "status", "check", "land", "key", "probe")
+VERBS = ("survey", "plan", "pack", "prepare", "send", "start", "status", "check", "prove", "land", "key", "probe")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,8 +64,9 @@ def answer(action: str, request: dict[str, Any]) -> dict[str, Any]:
     from eyrie.port import carry
 
     act = getattr(carry, action)
-    if action == "send":
-        result: dict[str, Any] = act(request)
-        return result
+    if action in ("send", "prove"):
+        return dict(act(request))
+    if action in ("survey", "pack") and request.get("saved"):
+        return dict(act(None, request))
     (spec,) = need(request, "spec")
     return dict(act(Pipeline(spec), request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,11 @@ def pack(pipeline: Pipeline, decisions: list[dict[str, Any]], purpose: str = "po
         "name": name_of(pipeline.host, pipeline.run),
         "files": sum(1 for entry in listed.entries if entry.sha256),
         "bytes": listed.bytes,
-        "trees": _trees(pipeline, listed),
+        "trees": trees(listed, {place.name: place for place, _ in places}),
     }
 
 
-def _trees(pipeline: Pipeline, listed: manifest.Manifest) -> list[dict[str, Any]]:
+def trees(listed: manifest.Manifest, places: Mapping[str, Place]) -> list[dict[str, Any]]:
     """Where each tree starts on this host, small trees first: what matters most is safe soonest."""
     out = []
     for stage, tree in listed.trees:
@@ -77,7 +78,7 @@ def _trees(pipeline: Pipeline, listed: manifest.Manifest) -> list[dict[str, Any]
             {
                 "stage": stage,
                 "tree": tree,
-                "path": str(tree_dir(pipeline.context(stage), tree)),
+                "path": str(tree_dir(places[stage], tree)),
                 "files": len(entries),
                 "bytes": sum(entry.bytes for entry in entries),
             }

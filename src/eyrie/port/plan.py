@@ -90,7 +90,7 @@ class Planner:
             return base
         unfinished = status in ("interrupted", "failed", "damaged")
         if status == "absent" or source.get("released") or not source.get("files"):
-            return self._again(base, ctx, source, self._nothing(source))
+            return self._again(base, ctx, source, self._nothing(source), self._as_good(ctx, source))
         if unfinished and name not in RESUMABLE:
             return self._again(base, ctx, source, f"{status} on the source, and quicker begun again than carried")
         base.unfinished = unfinished
@@ -172,6 +172,15 @@ class Planner:
         if source.get("other_settings"):
             return f"the source has it only for other settings ({source['other_settings']})"
         return "given up on the source" if source.get("released") else "the source has none"
+
+    def _as_good(self, ctx: Context, source: dict[str, Any]) -> Content:
+        """What the destination makes of a stage whose files the source gave up: as good as they were, or another."""
+        if ctx.name not in REPRODUCIBLE or not source.get("record"):
+            return Content.OTHER
+        found = judge_all(ctx.name, differences(source.get("identity"), ctx.identity))
+        inputs = [self.made[name].content for name in ctx.stage.inputs]
+        fits = Content.OTHER not in inputs and not any(item.verdict is Verdict.BREAKS for item in found)
+        return Content.EQUIVALENT if fits else Content.OTHER
 
     def _own_work(self, ctx: Context) -> bool:
         return not landing(ctx) and ctx.out.is_dir() and any(ctx.out.iterdir())

@@ -13,11 +13,13 @@ from typing import Any
 
 from eyrie.core import atomic, registry
 from eyrie.core.errors import EyrieError, SpecError
-from eyrie.core.fingerprint import fingerprint
+from eyrie.core.fingerprint import HashCache, fingerprint
 from eyrie.core.pipeline import Pipeline
 from eyrie.port import manifest
+from eyrie.port.decision import COPY, LEAVE
 from eyrie.port.manifest import STATE
-from eyrie.port.survey import BASE, Item, hash_cache, items, port_dir, survey
+from eyrie.port.pack import KEPT, name_of, trees
+from eyrie.port.survey import BASE, OUT, Item, hash_cache, items, port_dir, survey
 
 #: saved always, in this order
 RESULTS = ("draft", "responses", "benchmark", "report", "tokens", "dataset")
@@ -109,6 +111,66 @@ def pack(pipeline: Pipeline, also: list[str]) -> dict[str, Any]:
             if found
         ],
         "signatures": {place.name: signature(place) for place in places},
+    }
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """One stage of a saved run: its folder of one fingerprint, and what lay beside it."""
+
+    name: str
+    out: Path
+    base: Path
+
+
+def survey_saved(folder: Path) -> dict[str, Any]:
+    """The survey that was made when the run was saved, of what the save holds: the source's side of a port from it."""
+    header = manifest.read(folder / manifest.NAME).header
+    found: dict[str, Any] = header.get("survey") or {}
+    if not found:
+        raise EyrieError(
+            "this is no saved run.", where=str(folder), code="not-saved", todo="Name a folder that teardown made."
+        )
+    for name, stage in found["stages"].items():
+        if name not in header["saved"]:
+            stage.update(files=0, bytes=0)
+    return found
+
+
+def pack_saved(folder: Path, decisions: list[dict[str, Any]]) -> dict[str, Any]:
+    """As pack.pack, from a saved run: {manifest, sha256, name, files, bytes, trees}. Raises EyrieError for rot."""
+    listed = manifest.read(folder / manifest.NAME)
+    known = {(entry.stage, entry.path): entry.sha256 for entry in listed.entries}
+    found = survey_saved(folder)
+    header: dict[str, Any] = {"host": found["host"], "run": found["run"], "stages": {}}
+    places: list[tuple[Shelved, list[Item]]] = []
+    for item in decisions:
+        if item["action"] not in (COPY, LEAVE):
+            continue
+        name, stage = item["stage"], found["stages"][item["stage"]]
+        header["stages"][name] = {key: stage[key] for key in KEPT} | {"action": item["action"]}
+        if item["action"] == COPY:
+            base = folder / name / BASE
+            place = Shelved(name, base / stage["folder"], base)
+            paths = [(place.out if tree == OUT else place.base) / path for tree, path in stage["carry"]]
+            places.append((place, items(place, paths)))
+    made = manifest.build(places, header, HashCache(folder / "hashes.json"))
+    for entry in made.entries:
+        path = f"{found['stages'][entry.stage]['folder']}/{entry.path}" if entry.tree == OUT else entry.path
+        if entry.sha256 and known.get((entry.stage, path)) != entry.sha256:
+            raise EyrieError(
+                "a saved file is not what was saved.",
+                where=str(folder / entry.stage / BASE / path),
+                code="saved-rotten",
+            )
+    goal = folder / "outgoing" / manifest.NAME
+    return {
+        "manifest": str(goal),
+        "sha256": made.write(goal),
+        "name": name_of(found["host"], found["run"]),
+        "files": sum(1 for entry in made.entries if entry.sha256),
+        "bytes": made.bytes,
+        "trees": trees(made, {place.name: place for place, _ in places}),
     }
 
 

@@ -91,6 +91,11 @@ def _placed(place: Place, path: Path) -> tuple[str, Path]:
     )
 
 
+def _relative(place: Place, path: Path) -> tuple[str, str]:
+    tree, top = _placed(place, path)
+    return tree, path.relative_to(top).as_posix()
+
+
 def _walk(place: Place, tree: str, top: Path, path: Path) -> Iterator[Item]:
     if path.is_symlink() or path.is_file():
         yield _item(place, tree, top, path)
@@ -158,6 +163,8 @@ def stage_survey(ctx: Context, hashes: HashCache) -> dict[str, Any]:
         "running": ctx.state.running() is not None,
         "released": bool(record.get("released")),
         "record": record or None,
+        "folder": ctx.out.name,
+        "carry": [list(_relative(ctx, path)) for path in ctx.stage.carry(ctx)] if found else [],
         "files": len(found),
         "bytes": sum(unique.values()),
         "digest": digest(ctx, found, hashes) if done and ctx.name in DIGESTED else None,

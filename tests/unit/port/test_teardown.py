@@ -170,3 +170,45 @@ def test_states_are_saved_on_request(hosts: Any, tmp_path: Path) -> None:
     assert (folder / "hidden_states" / "base" / "store" / "ab" / "k0").exists()
     kinds = {item["key"]: item["saved"] for item in ask(hosts.alpha, "plan")["holdings"]}
     assert kinds["hidden_states"] is True
+
+
+def test_a_saved_run_goes_on_elsewhere(hosts: Any, tmp_path: Path) -> None:
+    """The first host is gone: what teardown saved is the source of a port."""
+    hosts.run("alpha", "target", "dataset", "responses", "tokens", "hidden_states")
+    hosts.run_stopped("alpha", "draft")
+    folder = save(hosts, tmp_path)
+    alpha = hosts.alpha.context("draft").fingerprint
+    ask(hosts.alpha, "wipe", what=["data"])
+    source = carry.survey(None, {"saved": str(folder)})
+    hosts.set("beta", "responses", tool="9.9")
+    plan = carry.plan(hosts.beta, {"source": source, "link": {"mb_s": 1000.0}, "options": {}})
+    actions = {item["stage"]: item["action"] for item in plan["decisions"]}
+    assert actions["hidden_states"] == "recompute", "the save does not hold them"
+    assert [name for name, action in actions.items() if action == "copy"] == ["dataset", "responses", "tokens", "draft"]
+    packed = carry.pack(None, {"saved": str(folder), "decisions": plan["decisions"]})
+    place = carry.prepare(hosts.beta, {"source": source, "trees": packed["trees"]})
+    carry.send({**packed, "to": {"folder": place["folder"]}})
+    carry.land(hosts.beta, {"plan": plan, "folder": place["folder"], "sha256": packed["sha256"]})
+    record = hosts.beta.context("draft").record()
+    assert record["status"] == "interrupted"
+    assert record["imported_from"]["fingerprint"] == alpha
+    hosts.run("beta")
+    assert hosts.beta.context("draft").record()["status"] == "done"
+
+
+def test_rot_in_a_saved_run_is_refused(hosts: Any, tmp_path: Path) -> None:
+    hosts.run("alpha")
+    folder = save(hosts, tmp_path)
+    source = carry.survey(None, {"saved": str(folder)})
+    plan = carry.plan(hosts.beta, {"source": source, "link": {"mb_s": 1000.0}, "options": {}})
+    data = next((folder / "dataset" / "base").rglob("data"))
+    data.write_bytes(b"rot" + data.read_bytes()[3:])
+    with pytest.raises(EyrieError, match="not what was saved"):
+        carry.pack(None, {"saved": str(folder), "decisions": plan["decisions"]})
+    proved = carry.prove({"folder": str(folder), "sha256": ""})
+    assert proved["faults"] == [f"{data.relative_to(folder).as_posix()}: SHA-256 differs"]
+
+
+def test_a_folder_that_is_no_save_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EyrieError, match="cannot read the manifest"):
+        carry.survey(None, {"saved": str(tmp_path)})
