@@ -109,6 +109,57 @@ def running_stages(root):
     return found
 
 
+def find_python(names, run):
+    """{version, executable, venv} of the first interpreter that runs and is new enough; VenvError when none is.
+
+    run: callable(argv) -> (rc, stdout, stderr).
+    """
+    seen = []
+    for name in names:
+        path = shutil.which(name)
+        if not path:
+            seen.append("%s: not there" % name)
+            continue
+        rc, out, err = run([path, "-c", PROBE])
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            seen.append("%s: does not run (%s)" % (path, (err.strip().splitlines() or ["rc %d" % rc])[-1]))
+            continue
+        text = ".".join(str(part) for part in answer["version"])
+        if tuple(answer["version"][:2]) >= MINIMUM:
+            return dict(answer, version=text)
+        seen.append("%s: %s" % (path, text))
+    raise VenvError(
+        "There is no Python %d.%d or later on this host. Looked at: %s." % (MINIMUM + ("; ".join(seen),)),
+        todo="Install one (Debian 12 and 13 have it: apt-get install python3 python3-venv), or name it in eyrie_runtime_python.",
+        code="no-python",
+    )
+
+
+def digest_of(pinned, params, python):
+    """Hash of all that decides what lies in the environment; the node package has its own."""
+    wanted = {
+        "python": ".".join(python["version"].split(".")[:2]),
+        "pins": pinned,
+        "metadata_only": params.get("metadata_only") or {},
+        "torch_index": params.get("torch_index") or "",
+        "find_links": params.get("find_links") or "",
+    }
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def is_complete(folder, digest):
+    marked = read_json(os.path.join(folder, COMPLETE)).get("digest") == digest
+    return marked and os.access(os.path.join(folder, "bin", "python"), os.X_OK)
+
+
+def is_installed(root, params, python):
+    """Whether the environment that eyrie_venv's parameters describe is complete below a root."""
+    digest = digest_of(pins(params["lock"]), params, python)
+    return is_complete(os.path.join(root, "venvs", digest[:12]), digest)
+
+
 class Environment(object):
     """The environment that the module's parameters describe."""
 
@@ -121,11 +172,11 @@ class Environment(object):
         self.python = None
 
     def run(self):
-        self.python = self.find_python()
+        self.python = find_python(self.params["python"], self.module.run_command)
         digest = self.digest()
         folder = os.path.join(self.root, "venvs", digest[:12])
         missing_system = self.missing_system()
-        complete = self.is_complete(folder, digest)
+        complete = is_complete(folder, digest)
         current = os.path.realpath(self.link) == os.path.realpath(folder)
         package = complete and read_json(os.path.join(folder, PACKAGE)).get("sha256") == self.params["wheel_sha256"]
         package = package and (not self.params["wheel_sha256"] or os.access(os.path.join(folder, "bin", "eyrie"), os.X_OK))
@@ -161,44 +212,12 @@ class Environment(object):
 
     # what is wanted
 
-    def find_python(self):
-        """The first interpreter of the list that runs and is new enough."""
-        seen = []
-        for name in self.params["python"]:
-            path = self.module.get_bin_path(name) if os.sep not in name else name
-            if not path:
-                seen.append("%s: not there" % name)
-                continue
-            rc, out, err = self.module.run_command([path, "-c", PROBE])
-            try:
-                answer = json.loads(out)
-            except ValueError:
-                seen.append("%s: does not run (%s)" % (path, (err.strip().splitlines() or ["rc %d" % rc])[-1]))
-                continue
-            if tuple(answer["version"][:2]) >= MINIMUM:
-                answer["version"] = ".".join(str(part) for part in answer["version"])
-                return answer
-            seen.append("%s: %s" % (path, ".".join(str(part) for part in answer["version"])))
-        raise VenvError(
-            "There is no Python %d.%d or later on this host. Looked at: %s." % (MINIMUM + ("; ".join(seen),)),
-            todo="Install one (Debian 12 and 13 have it: apt-get install python3 python3-venv), or name it in eyrie_runtime_python.",
-            code="no-python",
-        )
-
     @property
     def minor(self):
         return ".".join(self.python["version"].split(".")[:2])
 
     def digest(self):
-        """Hash of all that decides what lies in the environment; the node package has its own."""
-        wanted = {
-            "python": self.minor,
-            "pins": self.pins,
-            "metadata_only": self.params["metadata_only"],
-            "torch_index": self.params["torch_index"],
-            "find_links": self.params["find_links"],
-        }
-        return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode("utf-8")).hexdigest()
+        return digest_of(self.pins, self.params, self.python)
 
     def missing_system(self):
         wanted = list(self.params["system_packages"])
@@ -210,11 +229,6 @@ class Environment(object):
         return sorted(absent)
 
     # what is there
-
-    @staticmethod
-    def is_complete(folder, digest):
-        marked = read_json(os.path.join(folder, COMPLETE)).get("digest") == digest
-        return marked and os.access(os.path.join(folder, "bin", "python"), os.X_OK)
 
     def differences(self, folder, complete, current, package, missing_system):
         """[{name, current, desired}]: distributions first, then the environment's own state."""
