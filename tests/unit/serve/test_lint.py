@@ -1,6 +1,7 @@
 """What systemd misreads: quoting that survives it, and a lint that sees what it does not say."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -165,8 +166,6 @@ def test_files_are_told_apart_and_errors_name_the_line(tmp_path):
     assert f"{bad}:7:" in caught.value.what
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("90", 90), ("3h 20min", 12000), ("1.5s", 1.5), ("infinity", float("inf"))]
-)
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("3h 20min", 12000), ("1.5s", 1.5), ("infinity", math.inf)])
 def test_time_spans(text, value):
     assert lint.seconds(text) == value
