@@ -107,6 +107,13 @@ class Stage(ABC):
         """Whether this run needs `server` at all (asked by the runner only); override when all may be there already."""
         return True
 
+    #: names (patterns, below ctx.base) of store files that `merge` takes in where the name is taken
+    merged: tuple[str, ...] = ()
+
+    def merge(self, ctx: Context, arrived: Path, present: Path) -> None:
+        """Take a carried store file in, whose name a file of this host's own store has."""
+        raise NotImplementedError(f"{self.name} declares no store files that can be merged")
+
     @abstractmethod
     def run(self, ctx: Context, work: Work) -> Outcome:
         """Do the work into ctx.out, resuming what is there. Raise EyrieError on failure."""

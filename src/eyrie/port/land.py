@@ -7,13 +7,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from eyrie.core import planner, registry, state
+from eyrie.core import atomic, planner, registry, state
 from eyrie.core.atomic import fsync_dir
 from eyrie.core.errors import EyrieError
-from eyrie.core.fingerprint import HashCache, short
+from eyrie.core.fingerprint import HashCache, file_sha256, short
 from eyrie.core.lock import Held, Lock
 from eyrie.core.pipeline import Context, Pipeline
 from eyrie.port import manifest as manifests
@@ -84,7 +85,9 @@ def handed_over(ctx: Context, source: dict[str, Any]) -> bool:
 def faults(pipeline: Pipeline, folder: Path, sha256: str) -> list[manifests.Bad]:
     """Files of a pack that did not arrive as they left; the bad ones are removed, so that the next try sends them."""
     listed = manifests.read(folder / manifests.NAME, sha256)
-    found = list(manifests.check(listed, _locator(pipeline, listed, folder), hash_cache(pipeline.root)))
+    there = {name for name, source in listed.header["stages"].items() if handed_over(pipeline.context(name), source)}
+    waiting = Manifest(listed.header, [entry for entry in listed.entries if entry.stage not in there])
+    found = list(manifests.check(waiting, _locator(pipeline, listed, folder), hash_cache(pipeline.root)))
     for bad in found:
         path = bad.entry.at(folder)
         if path.is_symlink() or path.is_file():
@@ -100,7 +103,7 @@ def _locator(pipeline: Pipeline, listed: Manifest, folder: Path) -> Any:
         if arrived.is_symlink() or arrived.exists():
             return arrived
         ctx = pipeline.context(entry.stage)
-        if entry.tree == OUT and not _mark_of(ctx, listed):
+        if entry.tree == OUT and not _ours(ctx, listed):
             return arrived  # what is in place is not of this pack
         return tree_dir(ctx, entry.tree) / entry.path
 
@@ -116,19 +119,43 @@ def landing(ctx: Context) -> bool:
     return _mark_path(ctx).exists()
 
 
-def _mark_of(ctx: Context, listed: Manifest) -> bool:
-    """True when this pack's files are being put in place, or were."""
-    source = listed.header["stages"][ctx.name]["fingerprint"]
+def _mark(ctx: Context) -> tuple[str, str]:
+    """(the source's fingerprint, 'placing' or 'placed') of a landing under way; ('', '') when there is none."""
     try:
-        return bool(_mark_path(ctx).read_text("utf-8").strip() == source)
+        source, _, phase = _mark_path(ctx).read_text("utf-8").strip().partition(" ")
     except FileNotFoundError:
-        return bool((ctx.record().get("imported_from") or {}).get("fingerprint") == source)
+        return "", ""
+    return source, phase
+
+
+def _ours(ctx: Context, listed: Manifest) -> bool:
+    """True when what is in place came with this pack, in this landing or an earlier one."""
+    source = str(listed.header["stages"][ctx.name]["fingerprint"])
+    return source in (_mark(ctx)[0], (ctx.record().get("imported_from") or {}).get("fingerprint"))
 
 
 def _land_stage(
     ctx: Context, item: dict[str, Any], listed: Manifest, folder: Path, hashes: HashCache, plan: dict[str, Any]
 ) -> None:
     part = Manifest(listed.header, listed.of(ctx.name))
+    source = listed.header["stages"][ctx.name]["fingerprint"]
+    if _mark(ctx) != (source, "placed"):  # else proved and placed before a crash; `adopt` may have changed files since
+        _prove(ctx, part, listed, folder, hashes)
+        _check_store(ctx, part, folder, hashes)
+        _put_aside(ctx, listed)
+        atomic.write_text(_mark_path(ctx), f"{source} placing")
+        for entry in part.entries:
+            _place(ctx, entry, folder)
+        for entry in part.entries:
+            if entry.same:
+                _relink(ctx, entry)
+        atomic.write_text(_mark_path(ctx), f"{source} placed")
+    ctx.stage.adopt(ctx)
+    _write_record(ctx, item, listed, part, plan)
+    _mark_path(ctx).unlink()
+
+
+def _prove(ctx: Context, part: Manifest, listed: Manifest, folder: Path, hashes: HashCache) -> None:
     bad = list(manifests.check(part, _locator(ctx.pipeline, listed, folder), hashes))
     if bad:
         raise EyrieError(
@@ -138,18 +165,6 @@ def _land_stage(
             why="; ".join(map(str, bad[:SHOWN])),
             todo="Run the port again: only these are sent.",
         )
-    _check_store(ctx, part, folder, hashes)
-    _put_aside(ctx, listed)
-    ctx.state.path.mkdir(parents=True, exist_ok=True)
-    _mark_path(ctx).write_text(listed.header["stages"][ctx.name]["fingerprint"], "utf-8")
-    for entry in part.entries:
-        _place(ctx, entry, folder)
-    for entry in part.entries:
-        if entry.same:
-            _relink(ctx, entry)
-    ctx.stage.adopt(ctx)
-    _write_record(ctx, item, listed, part, plan)
-    _mark_path(ctx).unlink()
 
 
 def _check_store(ctx: Context, part: Manifest, folder: Path, hashes: HashCache) -> None:
@@ -157,7 +172,9 @@ def _check_store(ctx: Context, part: Manifest, folder: Path, hashes: HashCache) 
     for entry in part.entries:
         goal = tree_dir(ctx, entry.tree) / entry.path
         arrived = entry.at(folder).is_symlink() or entry.at(folder).exists()
-        if entry.tree == BASE and entry.sha256 and arrived and goal.exists() and hashes.sha256(goal) != entry.sha256:
+        if entry.tree != BASE or not entry.sha256 or not arrived or _mergeable(ctx, entry):
+            continue
+        if goal.exists() and hashes.sha256(goal) != entry.sha256:
             raise EyrieError(
                 f"the destination's store of {ctx.name} holds another file of that name.",
                 where=str(goal),
@@ -166,9 +183,13 @@ def _check_store(ctx: Context, part: Manifest, folder: Path, hashes: HashCache) 
             )
 
 
+def _mergeable(ctx: Context, entry: Entry) -> bool:
+    return entry.tree == BASE and any(fnmatch(entry.path, pattern) for pattern in ctx.stage.merged)
+
+
 def _put_aside(ctx: Context, listed: Manifest) -> None:
     """The destination's own unfinished work is renamed, never overwritten (the plan asked for consent)."""
-    if _mark_of(ctx, listed) or not ctx.out.exists():
+    if _ours(ctx, listed) or not ctx.out.exists():
         return
     aside = ctx.out.with_name(f"{ctx.out.name}.aside-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
     os.rename(ctx.out, aside)
@@ -181,6 +202,8 @@ def _place(ctx: Context, entry: Entry, folder: Path) -> None:
         return
     goal.parent.mkdir(parents=True, exist_ok=True)
     if entry.tree == BASE and (goal.is_symlink() or goal.exists()):
+        if _mergeable(ctx, entry) and file_sha256(goal) != entry.sha256:
+            ctx.stage.merge(ctx, arrived, goal)
         return
     os.replace(arrived, goal)
     if entry.sha256:

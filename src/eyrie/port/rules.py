@@ -58,6 +58,7 @@ _KERNELS = (
 )
 _FORMAT = "its files are read by the destination's own version: the same minor release reads them"
 _TENSORS = "a checkpoint is tensors: the numerical library may differ"
+_SHARES = "a draft does not tell how many processes trained it; unfinished training goes on with as many as began it"
 
 RULES: tuple[Rule, ...] = (
     Rule("target", "tools.*", Verdict.VALID, "the model's files are compared by SHA-256, not by who wrote them"),
@@ -72,6 +73,9 @@ RULES: tuple[Rule, ...] = (
     Rule("hidden_states", "serving*", Verdict.ROUNDING, _KERNELS),
     Rule("draft", "tools.speculators", Verdict.VALID, _FORMAT, holds=same_minor),
     Rule("draft", "tools.*", Verdict.VALID, _TENSORS),
+    Rule("draft", "settings.processes", Verdict.VALID, _SHARES, unfinished=Verdict.BREAKS),
+    Rule("draft", "settings.fsdp_shard", Verdict.VALID, _SHARES, unfinished=Verdict.BREAKS),
+    Rule("draft", "nodes", Verdict.VALID, _SHARES, unfinished=Verdict.BREAKS),
 )
 
 NO_RULE = "no rule says that it may differ"

@@ -47,6 +47,7 @@ class TextStage(Stage):
     def __init__(self, name: str):
         self.name, self.inputs = name, INPUTS[name]
         self.adopted: list[str] = []
+        self.mends = False
 
     def identity(self, ctx: Context) -> dict[str, Any]:
         tool = {"responses": "vllm", "hidden_states": "vllm", "draft": "torch"}.get(self.name, "pyarrow")
@@ -63,8 +64,16 @@ class TextStage(Stage):
     def carry(self, ctx: Context) -> list[Path]:
         return [ctx.out, ctx.base / "store"] if self.name in ("responses", "hidden_states") else [ctx.out]
 
+    merged = ("store/answers-*",)
+
+    def merge(self, ctx: Context, arrived: Path, present: Path) -> None:
+        arrived.rename(present.with_name("answers-1.log"))
+
     def adopt(self, ctx: Context) -> None:
         self.adopted.append(str(ctx.pipeline.root))
+        if self.mends:
+            with open(ctx.out / "result", "a") as stream:
+                stream.write(", adopted")
 
     def run(self, ctx: Context, work: Work) -> Outcome:
         body = f"{ctx.pipeline.host}:{ctx.settings.text}:".encode()

@@ -207,14 +207,41 @@ def test_the_destinations_own_unfinished_work_is_put_aside(hosts: Any) -> None:
 
 
 def test_a_store_with_other_content_under_the_same_name_is_a_conflict(hosts: Any) -> None:
+    hosts.run("alpha", "target", "dataset", "responses", "tokens", "hidden_states")
+    hosts.run_stopped("alpha", "draft")
+    store = hosts.beta.context("hidden_states").base / "store" / "ab"
+    store.mkdir(parents=True)
+    (store / "k1").write_text("states of this host")
+    with pytest.raises(EyrieError, match="holds another file of that name"):
+        port(hosts)
+    assert (store / "k1").read_text() == "states of this host"
+    assert not (store / "k0").exists(), "nothing was put in place"
+    assert hosts.beta.context("hidden_states").record() == {}
+
+
+def test_a_store_that_can_be_merged_keeps_both(hosts: Any) -> None:
     hosts.run("alpha")
     store = hosts.beta.context("responses").base / "store"
     store.mkdir(parents=True)
     (store / "answers-0.log").write_text("answers of this host")
-    with pytest.raises(EyrieError, match="holds another file of that name"):
-        port(hosts)
+    port(hosts)
     assert (store / "answers-0.log").read_text() == "answers of this host"
-    assert hosts.beta.context("responses").record() == {}
+    assert (store / "answers-1.log").read_bytes().startswith(b"alpha:a:")
+
+
+def test_files_that_adopting_mends_are_no_rot(hosts: Any, stages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts.run("alpha")
+    stages["draft"].mends = True
+    step = Steps(hosts)
+    step.send()
+    with monkeypatch.context() as patch:
+        patch.setattr(land, "_write_record", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            step.land()
+    step.land()
+    assert (hosts.beta.context("draft").out / "result").read_text() == "draft of alpha, adopted"
+    assert "draft" in up_to_date(hosts)
+    assert step.check()["ok"], "what has landed is not asked for again"
 
 
 def test_settings_that_changed_since_the_plan_are_refused(hosts: Any) -> None:

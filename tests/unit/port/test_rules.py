@@ -33,6 +33,11 @@ def test_verdict(stage: str, name: str, source: object, destination: object, ver
     assert found.why
 
 
+def test_unfinished_training_goes_on_with_as_many_processes() -> None:
+    assert judge("draft", "settings.processes", 8, 4).verdict is Verdict.VALID
+    assert judge("draft", "settings.processes", 8, 4, unfinished=True).verdict is Verdict.BREAKS
+
+
 @pytest.mark.parametrize(
     ("left", "right", "same"),
     [
