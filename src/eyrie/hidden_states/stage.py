@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from eyrie.core.errors import EyrieError
@@ -71,6 +72,19 @@ class HiddenStatesStage(Stage):
         from eyrie.hidden_states import verify
 
         return verify.faults(ctx)
+
+    #: a host's own list of its store takes in the list that came with carried states
+    merged = ("store/manifest.sqlite",)
+
+    def carry(self, ctx: Context) -> list[Path]:
+        """The rows' links, the states and their list; what verify put aside stays."""
+        store = ctx.base / "store"
+        return [ctx.out, *sorted(store.glob("??")), *sorted(store.glob("manifest.sqlite*"))]
+
+    def merge(self, ctx: Context, arrived: Path, present: Path) -> None:
+        with Store(arrived.parent) as carried, Store(present.parent) as own:
+            known = {entry.key for entry in own.entries()}
+            own.record(entry for entry in carried.entries() if entry.key not in known and own.file(entry.key).exists())
 
     # -- parts of run --------------------------------------------------------------------------------------
 
