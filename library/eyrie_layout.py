@@ -61,7 +61,7 @@ TEXT = "This folder belongs to Eyrie; everything in it can be made again by trai
 
 def refuse(module, root):
     """A root that is a file, relative, the file system's own, or somebody else's."""
-    if not os.path.isabs(root) or os.path.normpath(root) == "/":
+    if not os.path.isabs(root) or os.path.realpath(root) == "/":
         module.fail_json(msg="The root must be an absolute path below /, not %r." % root, todo="Set eyrie_root.")
     if os.path.exists(root) and not os.path.isdir(root):
         module.fail_json(msg="The root %s is there and is not a folder." % root, todo="Set eyrie_root to a folder.")

@@ -178,8 +178,7 @@ class Environment(object):
         missing_system = self.missing_system()
         complete = is_complete(folder, digest)
         current = os.path.realpath(self.link) == os.path.realpath(folder)
-        package = complete and read_json(os.path.join(folder, PACKAGE)).get("sha256") == self.params["wheel_sha256"]
-        package = package and (not self.params["wheel_sha256"] or os.access(os.path.join(folder, "bin", "eyrie"), os.X_OK))
+        package = not self.params["wheel_sha256"] or (complete and self.has_package(folder))
         differences = self.differences(folder, complete, current, package, missing_system)
         result = {
             "changed": bool(differences),
@@ -204,7 +203,7 @@ class Environment(object):
             pip.apt_install(self.module, missing_system, VenvError)
         if not complete:
             self.install(folder, digest)
-        if not package and self.params["wheel"]:
+        if not package:
             self.install_package(folder)
         self.switch(folder)
         result["seconds"] = round(time.time() - started, 1)
@@ -246,6 +245,10 @@ class Environment(object):
             found.append({"name": "environment in force", "current": os.path.realpath(self.link), "desired": folder})
         found += [{"name": "system package " + name, "current": None, "desired": "installed"} for name in missing_system]
         return found
+
+    def has_package(self, folder):
+        marked = read_json(os.path.join(folder, PACKAGE)).get("sha256") == self.params["wheel_sha256"]
+        return marked and os.access(os.path.join(folder, "bin", "eyrie"), os.X_OK)
 
     def package_now(self, folder):
         for place in (folder, os.path.realpath(self.link)):
@@ -311,7 +314,7 @@ class Environment(object):
         marker = os.path.join(folder, PACKAGE)
         if os.path.exists(marker):
             os.unlink(marker)
-        wheel = self.params["wheel"]
+        wheel = self.params["wheel"] or ""
         if not os.path.isfile(wheel):
             raise VenvError("The node package's wheel is not on the host: %s" % wheel, todo="Run playbooks/provision.yml.")
         pip.install_wheel(self.module, folder, wheel, VenvError)
