@@ -26,7 +26,7 @@ COMMAND = """#!{python}
 import json, sys
 answers = json.load(open({answers!r}))
 open({calls!r}, "a").write(json.dumps(sys.argv[1:]) + chr(10))
-key = " ".join(arg for arg in sys.argv[1:] if arg in ("gc", "--apply", "doctor", "wait", "tokens"))
+key = " ".join(arg for arg in sys.argv[1:] if arg in ("gc", "--apply", "doctor", "wait", "tokens", "canary", "judge"))
 rc, answer = answers[key]
 print(json.dumps(answer))
 sys.exit(rc)
@@ -146,3 +146,48 @@ def test_failed_stage_is_told_although_the_doctor_is_ill(host: Host) -> None:
     host.answer({"wait tokens": (0, waited), "doctor tokens": (1, ill)})
     result = host.call("eyrie_info", query="wait", stage="tokens", fingerprint="ab")
     assert result["msg"] == "tokens interrupted. It was killed."
+
+
+def canary_spec(host: Host) -> dict[str, Any]:
+    stages = {"dataset": {"samples": 9}, "benchmark": {}, "draft": {}}
+    target = {"aux_layers": [1, 2, 3], "hidden_size": 8}
+    return {"root": str(host.path / "root"), "run": "main", "target": target, "stages": stages}
+
+
+def test_canary_is_prepared_once(host: Host) -> None:
+    first = host.call("eyrie_canary", spec=canary_spec(host), settings={"prompts": 12}, state="prepared")
+    assert first["changed"] is True
+    assert first["spec"]["run"] == "main-canary"
+    assert first["stages"][0] == "target"
+    assert first["forecast"]["seconds"] > 0
+    path = host.path / "root" / "canary" / "prompts.jsonl"
+    assert path.read_text().count("\n") == 12
+    again = host.call("eyrie_canary", spec=canary_spec(host), settings={"prompts": 12}, state="prepared")
+    assert again["changed"] is False
+
+
+def test_canary_in_check_mode_writes_nothing(host: Host) -> None:
+    result = host.call("eyrie_canary", "--check", "--diff", spec=canary_spec(host), state="prepared")
+    assert result["changed"] is True
+    assert "+{" in host.out
+    assert not (host.path / "root").exists()
+
+
+def test_canary_refuses_a_misspelt_setting(host: Host) -> None:
+    result = host.call("eyrie_canary", spec=canary_spec(host), settings={"prompt": 12}, state="prepared")
+    assert "unknown canary setting 'prompt'" in result["msg"]
+
+
+def test_canary_s_faults_are_the_task_s_failure(host: Host) -> None:
+    error = {"code": "canary-failed", "what": "[mask] x", "where": "", "why": "", "todo": "mend it."}
+    host.answer({"canary judge": (1, {"error": error})})
+    result = host.call("eyrie_canary", spec=canary_spec(host), state="judged")
+    assert result["msg"] == "[mask] x Do: mend it."
+
+
+def test_sound_canary_is_told_in_figures(host: Host) -> None:
+    reached = {"trained": 2.5, "untrained": 1.0, "predicted": 2.4}
+    host.answer({"canary judge": (0, {"ok": True, "faults": [], "acceptance": reached})})
+    result = host.call("eyrie_canary", spec=canary_spec(host), settings={"epochs": 9}, state="judged")
+    assert result["lines"] == ["canary sound: acceptance length 2.50, untrained 1.00, predicted 2.40"]
+    assert host.calls[0][2:] == ["--settings", '{"epochs": 9}']
