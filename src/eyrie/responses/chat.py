@@ -33,6 +33,7 @@ class Answer:
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
+    server: str = ""  # system_fingerprint
 
     def message(self) -> dict[str, Any]:
         """The assistant message for the history of the next turn."""
@@ -53,6 +54,7 @@ class Answer:
             "reasoning": self.reasoning,
             "tool_calls": self.tool_calls,
             "sampling": self.sampling,
+            "server": self.server,
         }
 
     @classmethod
@@ -86,6 +88,18 @@ class Asker:
         recorded["max_tokens"] = kind.max_tokens or self.settings.max_tokens
         recorded["chat_template_kwargs"] = {**self.settings.chat_template_kwargs, **kind.chat_template_kwargs}
         return recorded
+
+    def kinds_shown(self) -> list[dict[str, Any]]:
+        """The sampling kinds for the report."""
+        return [
+            {
+                "model": self.model,
+                "weight": kind.weight,
+                **fixed,
+                "seed": "none" if kind.temperature == 0 else "per prompt",
+            }
+            for kind, fixed in zip(self.kinds, self._fixed, strict=True)
+        ]
 
     def conversation_key(self, messages: list[dict[str, Any]], tools: Any) -> str:
         """32 hex digits that name a prompt, whatever its place: choice within a mix, seeds and duplicates go by it."""
@@ -166,6 +180,7 @@ def parse(body: bytes, sampling: dict[str, Any], think_tags: list[str], opens_th
         reasoning=message.get("reasoning") or message.get("reasoning_content") or None,
         tool_calls=message.get("tool_calls") or None,
         sampling=sampling,
+        server=str(value.get("system_fingerprint") or ""),
     )
     unfinished = _split_reasoning(answer, think_tags, opens_think)
     answer.kind = classify(answer, unfinished)

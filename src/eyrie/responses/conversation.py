@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eyrie.responses.chat import OK, TOOL_CALLS, Answer
+from eyrie.responses.chat import OK, TOOL_CALLS, TRUNCATED, Answer
 
 TOOL_MISMATCH = "tool_mismatch"
 
@@ -22,9 +22,10 @@ class Script:
     Raises BadRow.
     """
 
-    def __init__(self, messages: Any, tools: Any = None, tool_match: str = "name"):
+    def __init__(self, messages: Any, tools: Any = None, tool_match: str = "name", keep_cut: bool = False):
         self.tools = tools or None
         self.match = tool_match
+        self._goes_on = (OK, TRUNCATED) if keep_cut else (OK,)
         self.history: list[dict[str, Any]] = []
         self.turn = 0
         self.done = False
@@ -50,7 +51,8 @@ class Script:
             self.done = True
 
     def take(self, answer: Answer) -> None:
-        """Go on with an answer; an answer that is cut, empty or filtered ends the conversation."""
+        """Go on with an answer; one that is empty or filtered ends the conversation, one that is cut too unless
+        cut answers are kept."""
         self.turn += 1
         if answer.kind == TOOL_CALLS:
             self.history.append(answer.message())
@@ -59,7 +61,7 @@ class Script:
                 self.done, self.ended = True, TOOL_MISMATCH
                 return
             self.history.extend(result for result in results if result is not None)
-        elif answer.kind == OK:
+        elif answer.kind in self._goes_on:
             self.history.append(answer.message())
             self._advance()
         else:

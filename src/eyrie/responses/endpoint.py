@@ -32,6 +32,9 @@ class Endpoint:
         self.tokens = 0
         self.max_model_len = 0
         self.has_tokenize = True
+        self.publishes = True  # /metrics holds a counter of generated tokens
+        self.fingerprint = ""  # what the server says of itself with every answer; another one is another server
+        self.latencies: list[float] = []  # seconds of the answers since the controller last looked
         self.last_answer = self.client.loop.time()
         self._probe: asyncio.Task[bool] | None = None
 
@@ -65,6 +68,7 @@ class Endpoint:
         except (Gone, TimedOut):
             return None
         found = _GENERATED.findall(reply.body)
+        self.publishes = bool(found)
         return sum(float(value) for value in found) if found else None
 
     async def count_tokens(self, messages: list[dict[str, Any]], tools: Any, kwargs: dict[str, Any]) -> int | None:
@@ -91,6 +95,8 @@ class Endpoint:
         self.answers += 1
         self.tokens += tokens
         self.last_answer = self.client.loop.time()
+        if len(self.latencies) < 4096:
+            self.latencies.append(seconds)
         if tokens and seconds > 0:
             rate = tokens / seconds
             self.speed = rate if self.speed == 0 else 0.98 * self.speed + 0.02 * rate

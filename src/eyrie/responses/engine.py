@@ -17,7 +17,7 @@ import orjson
 
 from eyrie.core.errors import EyrieError, GateError
 from eyrie.responses.chat import Asker
-from eyrie.responses.controller import Controller
+from eyrie.responses.controller import FIRST, Controller
 from eyrie.responses.endpoint import CLOSED, DOWN, UP, Endpoint
 from eyrie.responses.http import Gone, TimedOut
 from eyrie.responses.jobs import Jobs
@@ -29,7 +29,10 @@ from eyrie.responses.turn import Again, Refused, Rules, Unwell, attempt
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.02
+REVIVE_S = 5.0  # a supervisor restarts its unit by itself: only then is it told to
 POISON = "poison"
+#: proofs that fail because the server is not there yet, not because another one is
+NOT_YET = {"not-serving", "silent", "server-unreachable"}
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Engine:
         self.settings, self.asker, self.rules, self.store, self.hooks = settings, asker, rules, store, hooks
         self.loop = asyncio.get_running_loop()
         self.jobs = Jobs(source)
-        start = settings.concurrency or min(8, settings.max_concurrency)
+        start = settings.concurrency or min(FIRST, settings.max_concurrency)
         self.endpoints = [Endpoint(url, start, hooks.headers) for url in urls]
         self.controllers = [Controller(endpoint, settings) for endpoint in self.endpoints]
         self.resolved = self.turns = self.tokens = self.stored_bytes = 0
@@ -83,6 +86,8 @@ class Engine:
         try:
             for endpoint in self.endpoints:
                 self._spawn(self._bring_up(endpoint))
+            for controller in self.controllers:
+                self._spawn(controller.run())
             keeper = self._spawn(keep(self))
             done, _ = await asyncio.wait({self.fatal, keeper}, return_when=asyncio.FIRST_COMPLETED)
             for finished in done:
@@ -135,16 +140,25 @@ class Engine:
                     await asyncio.to_thread(self.hooks.prove, endpoint.url)
                     break
                 except GateError as error:
-                    if len(self.endpoints) == 1 or endpoint is self.endpoints[0]:
+                    if error.code in NOT_YET:
+                        why = str(error)
+                    elif len(self.endpoints) == 1 or endpoint is self.endpoints[0]:
                         raise
-                    return self._close(endpoint, error)
+                    else:
+                        return self._close(endpoint, error)
                 except EyrieError as error:
                     why = str(error)
             waited = self.loop.time() - start
             if waited > self.settings.outage_limit_s:
                 return self._close(endpoint, _server_gone(endpoint, waited, why))
-            if self.hooks.revive and not revived and endpoint is self.endpoints[0] and endpoint.outages and waited > 5:
-                revived = True
+            if (
+                self.hooks.revive
+                and not revived
+                and endpoint is self.endpoints[0]
+                and endpoint.outages
+                and waited > REVIVE_S
+            ):
+                revived, delay = True, 0.1
                 try:
                     await asyncio.to_thread(self.hooks.revive)
                 except EyrieError as error:
@@ -152,7 +166,7 @@ class Engine:
             await asyncio.sleep(delay)
             delay = min(delay * 1.5, 5.0)
         endpoint.max_model_len = int((await endpoint.model()).get("max_model_len") or 0)
-        endpoint.state = UP
+        endpoint.state, endpoint.fingerprint = UP, ""
         endpoint.last_answer = endpoint.client.last_bytes = self.loop.time()
         self.man(endpoint)
 
@@ -242,6 +256,8 @@ class Engine:
         self.retries[again.reason] += 1
         if again.endpoint_pause:
             endpoint.paused_until = max(endpoint.paused_until, self.loop.time() + again.delay)
+            if again.reason == "http_429":
+                self.controllers[self.endpoints.index(endpoint)].refused()
         if again.charged:
             self._charge(job, again.reason, again.why, delay=again.delay * 2**job.tries)
         else:

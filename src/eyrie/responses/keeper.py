@@ -27,9 +27,8 @@ async def keep(engine: Engine) -> None:
     while True:
         engine.hooks.check_stop()
         now = loop.time()
-        for endpoint, controller in zip(engine.endpoints, engine.controllers, strict=True):
+        for endpoint in engine.endpoints:
             if endpoint.state == UP:
-                controller.tick(now)
                 engine.man(endpoint)
                 if now - max(endpoint.last_answer, endpoint.client.last_bytes) > settings.idle_timeout_s:
                     await _look_at_silent(engine, endpoint)

@@ -14,10 +14,8 @@ from eyrie.core.atomic import fsync_dir
 from eyrie.core.errors import EyrieError
 from eyrie.responses.chat import (
     CONTENT_FILTER,
-    EMPTY,
     OK,
     REASONING_ONLY,
-    REASONING_TRUNCATED,
     TOOL_CALLS,
     TRUNCATED,
     Answer,
@@ -66,6 +64,16 @@ class Books:
     output_tokens: int = 0
     prompt_tokens: int = 0
     sources: dict[str, Account] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        """The books for the report: turns, sources, tokens."""
+        return {
+            "turns": self.turns.as_dict(),
+            "ended_early": dict(sorted(self.ended.items())),
+            "sources": {name: account.as_dict() for name, account in sorted(self.sources.items())},
+            "output_tokens": self.output_tokens,
+            "prompt_tokens": self.prompt_tokens,
+        }
 
     def of(self, source: str) -> Account:
         return self.sources.setdefault(source, Account())
@@ -209,6 +217,3 @@ def _row(job: Job, turn: int, answer: Answer, history: str) -> dict[str, Any]:
         "finish_reason": answer.finish_reason,
         "sampling": text(answer.sampling),
     }
-
-
-__all__ = ["EMPTY", "REASONING_TRUNCATED", "TABLE", "Books", "TableWriter", "kept_kinds", "schema", "write"]

@@ -74,7 +74,8 @@ def job_of(ordinal: int, row: dict[str, Any], asker: Asker) -> Job:
         raise BadRow(f"not JSON: {error}") from None
     if tools is not None and not isinstance(tools, list):
         raise BadRow("tools is no list")
-    script = Script(messages, tools, asker.settings.tool_match)
+    settings = asker.settings
+    script = Script(messages, tools, settings.tool_match, settings.truncated == "keep")
     key = asker.conversation_key(script.base, script.tools)
     return Job(
         ordinal=ordinal,

@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 class Unwell(Exception):
-    """The server itself is ill (5xx while /health says no)."""
+    """The server itself is ill (5xx while /health says no), or is no longer the one that was proven."""
 
 
 @dataclass
@@ -88,6 +88,10 @@ async def attempt(endpoint: Endpoint, job: Job, asker: Asker, rules: Rules) -> t
         answer = parse(reply.body, recorded, rules.think_tags, rules.opens_think)
     except BadAnswer as error:
         raise Again("bad_answer", str(error), 0.5) from None
+    if answer.server != endpoint.fingerprint:
+        if endpoint.fingerprint:
+            raise Unwell(f"another server answers: {answer.server or 'unnamed'} instead of {endpoint.fingerprint}")
+        endpoint.fingerprint = answer.server
     endpoint.note(len(answer.output_ids), seconds)
     if answer.kind == REASONING_TRUNCATED and not job.enlarged and rules.reasoning_retry > 1:
         job.enlarged = True

@@ -58,7 +58,9 @@ class FakeServer:
         self.port = 0
         self.health = 200
         self.tokenize = True
-        self.frozen = False  # takes requests and never answers
+        self.freeze_after: int | None = None  # then it takes requests and answers none for freeze_for seconds
+        self.freeze_for = 1.5
+        self._thaw = 0.0
         self.die_after: int | None = None
         self.die_for = 0.3
         self.keep_requests = True
@@ -78,6 +80,7 @@ class FakeServer:
 
     def __exit__(self, *exc: object) -> None:
         self._call(self._close())
+        self._call(self._cancel())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -100,6 +103,12 @@ class FakeServer:
             self._server = None
         for writer in list(self._open):
             writer.transport.abort()
+
+    async def _cancel(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _crash(self, seconds: float) -> None:
         await self._close()
@@ -173,7 +182,9 @@ class FakeServer:
             self.die_after = None
             self._loop.create_task(self._crash(self.die_for))
             return False
-        while self.frozen:
+        if self.freeze_after is not None and self.stats.chat > self.freeze_after:
+            self.freeze_after, self._thaw = None, time.monotonic() + self.freeze_for
+        while time.monotonic() < self._thaw:
             await asyncio.sleep(0.02)
         seen = self.stats.by_text[text]
         rules = (rule for rule in self.rules if rule.match in text and (not rule.times or seen <= rule.times))

@@ -1,0 +1,14 @@
+"""Tests of the stage responses need the node environment (numpy, pyarrow, orjson, httptools)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in Path(item.path).parents:
+            item.add_marker(pytest.mark.node)
