@@ -8,6 +8,9 @@ from typing import Any
 from eyrie.benchmark.settings import BASELINE, EAGLE3, NGRAM, SWEEP, UNTRAINED, Grid, Settings
 
 PREDECESSOR = "predecessor"
+#: baseline and EAGLE3 in fp32: there, and only there, greedy text must be the same to the letter
+EXACT_BASELINE, EXACT_EAGLE3 = "baseline fp32", "eagle3 fp32"
+EXACT_DTYPE = "float32"
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,11 @@ def _cell(settings: Settings, entry: Grid, concurrency: int) -> Cell:
     return Cell(entry.set, concurrency, entry.temperature, entry.end, entry.output_tokens, prompts)
 
 
+def exact_cell(settings: Settings) -> Cell:
+    """One request at a time: nothing but the draft differs."""
+    return Cell(settings.grid[0].set, 1, 0.0, "natural", settings.lossless_tokens, settings.lossless_prompts)
+
+
 def sessions(settings: Settings, k: int, predecessor: bool = False) -> list[Session]:
     """All server starts in order: the controls, then baseline and EAGLE3 in turns (A/B/A/B).
 
@@ -74,6 +82,9 @@ def sessions(settings: Settings, k: int, predecessor: bool = False) -> list[Sess
         Session(NGRAM, settings.ngram_tokens or k, 0, cells_of(settings, NGRAM)),
     ]
     found += [Session(SWEEP, other, 0, cells_of(settings, SWEEP)) for other in settings.k_sweep if other != k]
+    if settings.lossless_prompts:
+        cell = [exact_cell(settings)]
+        found += [Session(EXACT_BASELINE, 0, 0, cell), Session(EXACT_EAGLE3, k, 0, cell)]
     for turn in range(1, settings.rounds + 1):
         found.append(Session(BASELINE, 0, turn, cells_of(settings, BASELINE)))
         if predecessor:

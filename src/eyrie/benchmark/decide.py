@@ -127,13 +127,15 @@ def _needed(lines: Sequence[Line]) -> str:
 
 
 def promotion(
-    judged: dict[str, Any], against: Sequence[tuple[int, float, list[float] | None]] | None
+    judged: dict[str, Any], against: Sequence[tuple[int, float, list[float] | None]] | None, lossy: bool = False
 ) -> tuple[bool, str]:
     """(promote?, reason).
 
     against: (concurrency, ratio, interval) of this draft over the promoted one on the same prompts; None = there is
-    none.
+    none. lossy: greedy text differed with the draft where it must not.
     """
+    if lossy:
+        return False, "With the draft greedy text differs in fp32: what serves is not the target's own text."
     if judged["serve"] != "eagle3":
         return False, "It does not win against the baseline beyond noise."
     if against is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyrie.benchmark import decide, prompts, stats
+from eyrie.benchmark import busy, decide, prompts, stats
 from eyrie.benchmark.cells import Cell
 from eyrie.benchmark.load import Generator
 from eyrie.core.errors import EyrieError
@@ -23,9 +23,10 @@ FLAGS = {
     "under-filled": "fewer requests were in flight on average than the concurrency says",
     "other traffic": "the server also worked for somebody else meanwhile",
     "past the end": "text after the model's own end counts here; it repeats itself, and drafts like that",
+    "busy machine": "other processes used more than a tenth of the processors' time meanwhile",
     "prompts repeat": "there were fewer prompts than requests: repeated ones come from the prefix cache",
 }
-QUEUE_SHARE, FILL, PAST_SHARE = 0.05, 0.8, 0.02
+QUEUE_SHARE, FILL, PAST_SHARE, FOREIGN_SHARE = 0.05, 0.8, 0.02, 0.1
 SETTLE_S = 2.0
 
 
@@ -42,20 +43,24 @@ class Bench:
     seed: int
     timeout_s: float
     scrape: Callable[[str], dict[str, float]]
+    own: Callable[[], set[int]] = set  # processes whose processor time is not somebody else's
 
     def run(self, base_url: str, model: str, cell: Cell, salt: str, limit: int | None = None) -> dict[str, Any]:
         """Send a cell's load once; vLLM's result, the metrics before and after, and whether prompts were repeated."""
         path = self.folder / f"prompts-{cell.set}.jsonl"
         count = limit or cell.prompts
         repeated = prompts.write(self.sets[cell.set], count, path)
-        before = self.scrape(base_url)
+        pids = self.own()
+        before, idle = self.scrape(base_url), busy.read(pids)
         request = {
             "op": "bench",
             "argv": arguments(self, base_url, model, cell, path, count, salt),
             "eos": self.eos if cell.end == "fixed" else [],
         }
         result = self.generator.ask(request, self.timeout_s)
-        return {"result": result, "before": before, "after": self._settled(base_url, before, result), "rep": repeated}
+        foreign = busy.foreign_share(idle, busy.read(pids))
+        after = self._settled(base_url, before, result)
+        return {"result": result, "before": before, "after": after, "repeated": repeated, "foreign": foreign}
 
     def _settled(self, base_url: str, before: dict[str, float], result: dict[str, Any]) -> dict[str, float]:
         """Metrics once the server has booked all of our requests."""
@@ -135,10 +140,11 @@ def sample(run: dict[str, Any], cell: Cell, acceptance: dict[str, Any]) -> dict[
         "queue_share": queue / total if total > 0 else 0.0,
         "preemptions": grown(before, after, "vllm:num_preemptions_total"),
         "past_end_share": result.get("past_end", 0) / generated,
+        "foreign_cpu_share": run["foreign"],
         "output_lens": lengths,
         "digests": result["digests"],
     }
-    value["flags"] = flags(value, cell, grown(before, after, "vllm:request_success_total"), run["rep"])
+    value["flags"] = flags(value, cell, grown(before, after, "vllm:request_success_total"), run["repeated"])
     return value
 
 
@@ -156,6 +162,8 @@ def flags(value: dict[str, Any], cell: Cell, served: float, repeated: bool) -> l
         found.append("other traffic")
     if value["past_end_share"] > PAST_SHARE:
         found.append("past the end")
+    if (value["foreign_cpu_share"] or 0.0) > FOREIGN_SHARE:
+        found.append("busy machine")
     if repeated:
         found.append("prompts repeat")
     return found

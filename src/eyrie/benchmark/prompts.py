@@ -120,7 +120,8 @@ def as_messages(value: Any) -> list[dict[str, Any]] | None:
 def gather(settings: Settings, table: Path, needed: dict[str, int]) -> dict[str, PromptSet]:
     """All sets that cells need, before rendering."""
     files = {entry.name: entry for entry in settings.prompt_files}
-    sets = from_table(table, set(needed) - set(files))
+    held_back = set(needed) - set(files)
+    sets = from_table(table, held_back) if held_back else {}
     for name in needed:
         if name in files:
             sets[name] = from_file(files[name], settings.path(files[name]))

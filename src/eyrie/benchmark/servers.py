@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eyrie.benchmark.cells import PREDECESSOR, Session
+from eyrie.benchmark.cells import EXACT_BASELINE, EXACT_DTYPE, EXACT_EAGLE3, PREDECESSOR, Session
 from eyrie.benchmark.settings import BASELINE, EAGLE3, NGRAM, UNTRAINED, Settings
 from eyrie.core.pipeline import Pipeline
 from eyrie.core.progress import Progress
@@ -27,7 +27,7 @@ class Notes(Progress):
 
 def profile(variant: str) -> str:
     """The server profile that a variant runs under."""
-    return BASELINE if variant == BASELINE else EAGLE3
+    return BASELINE if variant in (BASELINE, EXACT_BASELINE) else EAGLE3
 
 
 def overrides(session: Session, draft: Path, predecessor: Path | None, settings: Settings) -> dict[str, Any] | None:
@@ -37,10 +37,14 @@ def overrides(session: Session, draft: Path, predecessor: Path | None, settings:
     """
     if session.variant == BASELINE:
         return None
+    if session.variant == EXACT_BASELINE:
+        return {"args": {"dtype": EXACT_DTYPE}}
     checkpoint = draft / ("untrained" if session.variant == UNTRAINED else "checkpoint")
     if session.variant == PREDECESSOR and predecessor is not None:
         checkpoint = predecessor
     found: dict[str, Any] = {"draft": checkpoint, "num_speculative_tokens": session.k}
+    if session.variant == EXACT_EAGLE3:
+        found["args"] = {"dtype": EXACT_DTYPE}
     if session.variant == NGRAM:
         lookup = {"prompt_lookup_max": settings.ngram_max, "prompt_lookup_min": settings.ngram_min}
         config = {"method": "ngram", "num_speculative_tokens": session.k, **lookup}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,13 @@ class _Sessions:
         return self._bench
 
     def _prepare(self) -> measure.Bench:
-        from eyrie.serve import metrics
+        from eyrie.serve import execute, metrics
+        from eyrie.serve.settings import PROFILES
+        from eyrie.supervise import processes
+
+        def own() -> set[int]:
+            servers_now = [execute.launched(self.ctx.pipeline.root, profile).get("pid") for profile in PROFILES]
+            return set().union(*(processes.family(pid) for pid in [os.getpid(), *servers_now] if pid))
 
         needed = cells.prompt_counts(self.planned)
         sets = prompts.gather(self.settings, self.ctx.input("dataset").out / "eval.parquet", needed)
@@ -124,6 +131,7 @@ class _Sessions:
             self.settings.seed,
             self.settings.cell_timeout_s,
             metrics.scrape,
+            own,
         )
 
     def measure(self, session: cells.Session) -> dict[str, Any]:
@@ -137,7 +145,8 @@ class _Sessions:
         if self.settings.warmup:
             bench.run(serving.base_url, serving.model, _warm(session), f"{salt} warm", self.settings.warmup)
         samples = []
-        for repeat in range(self.settings.repeats):
+        exact = session.variant in (cells.EXACT_BASELINE, cells.EXACT_EAGLE3)
+        for repeat in range(1 if exact else self.settings.repeats):
             for cell in session.cells:
                 self.work.check_stop()
                 run = bench.run(serving.base_url, serving.model, cell, f"{salt} {cell.name} {repeat}")

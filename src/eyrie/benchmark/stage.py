@@ -121,7 +121,7 @@ def _account(sessions: list[dict[str, Any]]) -> Account:
 
 def _results(ctx: Context, sessions: list[dict[str, Any]], predecessor: Path | None) -> dict[str, Any]:
     settings: Settings = ctx.settings
-    found = summary.cells(sessions)
+    found, exact = summary.cells(sessions), summary.lossless(sessions)
     shown = ("key", "variant", "k", "round", "start_seconds", "started", "measured")
     return {
         "schema": 1,
@@ -137,7 +137,8 @@ def _results(ctx: Context, sessions: list[dict[str, Any]], predecessor: Path | N
         "sessions": [{key: value[key] for key in shown} for value in sessions],
         "cells": found,
         "same_text": summary.same_text(sessions),
-        "decision": summary.decision(settings, found),
+        "lossless": exact,
+        "decision": summary.decision(settings, found, exact),
         "environment": environment.describe(),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eyrie.benchmark import decide, stats
-from eyrie.benchmark.cells import PREDECESSOR
+from eyrie.benchmark.cells import EXACT_BASELINE, EXACT_DTYPE, EXACT_EAGLE3, PREDECESSOR
 from eyrie.benchmark.settings import BASELINE, EAGLE3, NGRAM, SWEEP, UNTRAINED, Settings
 
 KEY = ("variant", "k", "set", "concurrency", "temperature", "end", "output_tokens")
@@ -60,6 +60,7 @@ def _cell(key: tuple[Any, ...], samples: list[dict[str, Any]], noise: float, df:
         **{name: _mean_of(samples, name) for name in ("ttft_ms", "tpot_ms", "latency_ms")},
         "in_flight": stats.mean([sample["in_flight"] for sample in samples]),
         "queue_share": stats.mean([sample["queue_share"] for sample in samples]),
+        "foreign_cpu_share": max(sample["foreign_cpu_share"] or 0.0 for sample in samples),
         "past_end_share": stats.mean([sample["past_end_share"] for sample in samples]),
         "flags": sorted({flag for sample in samples for flag in sample["flags"]}),
     }
@@ -137,12 +138,17 @@ def acceptance(found: list[dict[str, Any]], variant: str, head: dict[str, Any]) 
     }
 
 
-def decision(settings: Settings, found: list[dict[str, Any]]) -> dict[str, Any]:
+def decision(settings: Settings, found: list[dict[str, Any]], exact: dict[str, Any] | None = None) -> dict[str, Any]:
     """Lines per set, best k, controls, verdict and what it is limited by."""
     head = headline(settings)
     judged = lines(found, head, settings.min_gain)
     marked = sorted({flag for cell in found if _matches(cell, head) for flag in cell["flags"]})
     limits = [f"Doubtful cells: {', '.join(marked)}."] if marked else []
+    lossy = exact is not None and exact["same"] < exact["of"]
+    if exact is not None and lossy:
+        limits.append(
+            f"Greedy text differs in {exact['dtype']}: {exact['same']} of {exact['of']} answers are the same."
+        )
     speeds: dict[int, dict[int, float]] = {}
     for variant in (EAGLE3, SWEEP):
         for cell in pick(found, variant, head):
@@ -153,7 +159,7 @@ def decision(settings: Settings, found: list[dict[str, Any]]) -> dict[str, Any]:
         mine = {cell["concurrency"]: cell for cell in pick(found, EAGLE3, head)}
         against = [(c, *ratio(mine[c], before[c])) for c in sorted(mine.keys() & before.keys())]
     verdict = decide.verdict(judged, limits)
-    promote, reason = decide.promotion(verdict, against)
+    promote, reason = decide.promotion(verdict, against, lossy)
     sets = sorted({entry.set for entry in settings.grid}, key=[e.set for e in settings.grid].index)
     return {
         "headline": head,
@@ -184,6 +190,16 @@ def same_text(sessions: list[dict[str, Any]]) -> dict[str, int] | None:
         for mine, other in zip(texts[BASELINE][key], texts[EAGLE3][key], strict=True)
     ]
     return {"same": sum(mine == other for mine, other in pairs), "of": len(pairs)} if pairs else None
+
+
+def lossless(sessions: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """{dtype, same, of, different: [places]} of the fp32 check; None when it was not asked for."""
+    texts = {session["variant"]: session["samples"][0]["digests"] for session in sessions}
+    if EXACT_BASELINE not in texts or EXACT_EAGLE3 not in texts:
+        return None
+    pairs = list(zip(texts[EXACT_BASELINE], texts[EXACT_EAGLE3], strict=True))
+    different = [place for place, (one, other) in enumerate(pairs) if one != other]
+    return {"dtype": EXACT_DTYPE, "same": len(pairs) - len(different), "of": len(pairs), "different": different}
 
 
 def _of_set(settings: Settings, found: list[dict[str, Any]], name: str) -> dict[str, Any]:

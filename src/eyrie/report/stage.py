@@ -24,6 +24,11 @@ class Report(Stage):
     settings_type = Settings
     tools = ("matplotlib",)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Of the other stages only the records count: their outputs may have been given up by now."""
+        return ("target", "dataset", "tokens", "draft", "benchmark")
+
     def identity(self, ctx: Context) -> dict[str, Any]:
         return {**super().identity(ctx), "layout": LAYOUT}
 

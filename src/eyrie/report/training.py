@@ -17,13 +17,13 @@ def read(metrics: dict[str, Any]) -> dict[str, Any]:
 def epoch(item: dict[str, Any], number: int) -> dict[str, Any]:
     return {
         "epoch": item.get("epoch", number),
-        "step": item.get("step"),
-        "loss": item.get("val_loss", item.get("loss")),
-        "accuracy": list(item.get("per_position") or item.get("full_acc") or []),
+        "step": item.get("global_step"),
+        "loss": item.get("val_loss"),
+        "accuracy": list(item.get("full_acc") or []),
     }
 
 
 def predicted(metrics: dict[str, Any]) -> float | None:
     """The acceptance length that the draft stage predicted from its validation."""
-    value = metrics.get("predicted_acceptance_length", metrics.get("predicted_acceptance", metrics.get("predicted")))
+    value = metrics.get("predicted_acceptance")
     return float(value) if isinstance(value, (int, float)) else None

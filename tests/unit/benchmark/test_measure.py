@@ -64,8 +64,8 @@ def sample(run: dict[str, Any], cell: Cell = CELL) -> dict[str, Any]:
 
 def run_of(**changes: Any) -> dict[str, Any]:
     after = changes.pop("after", AFTER)
-    repeated = changes.pop("rep", False)
-    return {"result": result(**changes), "before": BEFORE, "after": after, "rep": repeated}
+    repeated, foreign = changes.pop("repeated", False), changes.pop("foreign", 0.02)
+    return {"result": result(**changes), "before": BEFORE, "after": after, "repeated": repeated, "foreign": foreign}
 
 
 def test_figures_come_from_differences() -> None:
@@ -88,7 +88,8 @@ def test_figures_come_from_differences() -> None:
         ({"after": {**AFTER, **counters(success=7)}}, "other traffic"),
         ({"latencies": [0.5] * 8}, "under-filled"),
         ({"past_end": 60}, "past the end"),
-        ({"rep": True}, "prompts repeat"),
+        ({"repeated": True}, "prompts repeat"),
+        ({"foreign": 0.3}, "busy machine"),
     ],
 )
 def test_doubtful_cells_are_marked(changes: dict[str, Any], flag: str) -> None:

@@ -70,6 +70,7 @@ def measured(gain: float = 1.0, seed: int = 1, given: Settings | None = None) ->
                     "in_flight": float(cell.concurrency),
                     "queue_share": 0.0,
                     "preemptions": 0.0,
+                    "foreign_cpu_share": 0.01,
                     "past_end_share": 0.3 if cell.end == "fixed" else 0.0,
                     "output_lens": [64] * cell.prompts,
                     "digests": [f"{n}{'x' if n == 1 and session.k else ''}" for n in range(cell.prompts)],
@@ -124,13 +125,13 @@ def metrics(steps: int = 600, epochs: int = 4) -> dict[str, Any]:
     done = [
         {
             "epoch": number,
-            "step": number * steps // epochs,
+            "global_step": number * steps // epochs,
             "val_loss": 4.2 / number**0.7,
-            "per_position": [0.3 + 0.06 * number, 0.12 + 0.04 * number, 0.05 + 0.02 * number],
+            "full_acc": [0.3 + 0.06 * number, 0.12 + 0.04 * number, 0.05 + 0.02 * number],
         }
         for number in range(1, epochs + 1)
     ]
-    return {"loss_curve": curve, "epochs": done, "predicted_acceptance_length": 2.01}
+    return {"loss_curve": curve, "epochs": done, "predicted_acceptance": 2.01}
 
 
 def report(gain: float = 1.0, scale: int = 1, steps: int = 600, **changes: Any) -> dict[str, Any]:
