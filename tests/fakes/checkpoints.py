@@ -110,11 +110,18 @@ def mapping(targets=TARGETS, vocab=VOCAB):
     }
 
 
+def picked_rows(tensor, indices):
+    """Rows of a matrix: a draft's head starts as the target's rows of its vocabulary."""
+    dtype, (_, width), flat = tensor
+    rows = [flat[index * width : (index + 1) * width] for index in indices]
+    return dtype, [len(indices), width], [value for row in rows for value in row]
+
+
 def draft_tensors(**changes):
     """A value of None drops a tensor."""
     tensors = {
         "fc.weight": noise(HIDDEN, 3 * HIDDEN, seed=3),
-        "lm_head.weight": noise(DRAFT_VOCAB, HIDDEN, seed=4, scale=0.2),
+        "lm_head.weight": picked_rows(noise(VOCAB, HIDDEN, seed=2), TARGETS),
         "norm.weight": ("BF16", [HIDDEN], [1.1] * HIDDEN),
         "layers.0.self_attn.q_proj.weight": noise(HIDDEN, 2 * HIDDEN, seed=5),
         "layers.0.self_attn.k_proj.weight": noise(HIDDEN, 2 * HIDDEN, seed=6),

@@ -50,7 +50,7 @@ def arguments(words):
     parser.add_argument("--speculative-num-steps", type=int)
     sglang = words[:1] != ["serve"]
     if not sglang:
-        words = words[2:] + ["--model-path", words[1]]
+        words = [*words[2:], "--model-path", words[1]]
     known, _others = parser.parse_known_args(words)
     known.sglang = sglang
     if sglang and known.speculative_algorithm:

@@ -31,10 +31,10 @@ def holders() -> list[Holder]:
     text = _query("--query-compute-apps=pid,used_memory")
     found = []
     for line in text.splitlines():
-        pid, _, size = line.partition(",")
-        if pid.strip().isdecimal():
-            digits = size.strip().split(" ")[0]
-            found.append(Holder(int(pid), int(digits) if digits.isdecimal() else None))
+        words = [word.strip() for word in line.split(",")]
+        if words[0].isdecimal():
+            size = words[-1].split(" ")[0]
+            found.append(Holder(int(words[0]), int(size) if size.isdecimal() else None))
     return found
 
 

@@ -71,6 +71,7 @@ def document(pipeline: Pipeline, profile: str, overrides: dict[str, Any] | None 
         "profile": profile,
         "engine": settings.engine,
         "device": device,
+        "args": args,
         "argv": [*command, *engine.positional(request), *flags.words(engine.flag_words(args))],
         "environment": environment(pipeline, settings, device) | own.environment,
         "secrets": settings.secrets,

@@ -19,8 +19,8 @@ ERROR, WARNING = "error", "warning"
 #: specifiers that may stand anywhere, and those that are only meant at the start of a path
 ANYWHERE, PATHS = set("iInNpPjJ%"), set("hStTLCEdY")
 MIN_STOP_S = 120.0
-#: a program that is a serving engine, started by itself or through us
-_ENGINE = re.compile(r"vllm|sglang|eyrie server exec|eyrie['\" ]+server['\" ]+exec")
+#: programs and modules that start a serving engine
+_ENGINE = re.compile(r"(.*/)?(vllm|sglang|eyrie)|(vllm|sglang)\..+")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -166,10 +166,17 @@ def _limits(settings: list[Setting]) -> list[Finding]:
     if not appends and (rate is None or seconds(rate.value) != 0):
         text = "LogRateLimitIntervalSec=0 is missing: the journal drops lines of a chatty start."
         found.append(Finding(0, WARNING, "log-rate", text))
-    if _ENGINE.search(start.value) and "HF_HOME=" not in environment:
+    if _serves(start.value) and "HF_HOME=" not in environment:
         text = "HF_HOME is not set: a service has no home, caches would land on the root disk."
         found.append(Finding(0, ERROR, "hf-home", text))
     return found
+
+
+def _serves(command: str) -> bool:
+    try:
+        return any(_ENGINE.fullmatch(word) for word in quoting.split(command)[:3])
+    except quoting.Unbalanced:
+        return False
 
 
 def _start_limits(service: dict[str, Setting], top: dict[str, Setting]) -> list[Finding]:

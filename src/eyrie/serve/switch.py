@@ -73,7 +73,7 @@ def plan(pipeline: Pipeline, profile: str, overrides: dict[str, Any] | None = No
         "serving": active,
         "stops": [house.unit(name) for name in stops],
         "starts": [] if up_to_date else [house.unit(profile)],
-        "differences": [difference for difference in changed if difference["name"] not in ("fingerprint", "schema")],
+        "differences": [item for item in changed if item["name"] not in ("fingerprint", "schema", "argv")],
         "gates": server_gates.report(pipeline, document),
         "supervisor": house.supervisor.kind,
     }

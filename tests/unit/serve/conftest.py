@@ -1,3 +1,4 @@
+import copy
 import json
 import socket
 import sys
@@ -27,7 +28,7 @@ class Run:
     def __init__(self, root, **server):
         self.root = root
         self.behaviour = root / "behaviour.json"
-        settings = {
+        self.settings = settings = {
             "port": free_port(),
             "device": "cpu",
             "start_timeout_s": 20,
@@ -51,7 +52,7 @@ class Run:
                     "aux_layers": checkpoints.AUX,
                     "max_model_len": 128,
                 },
-                "server": settings,
+                "server": copy.deepcopy(settings),
                 "stages": {"target": {}},
                 "execution": {"supervisor": "supervisord"},
             }
@@ -83,6 +84,7 @@ def run(tmp_path):
 
     yield make
     for item in made:
+        item.pipeline.server = item.settings
         item.behave()
         switch.stop(item.pipeline)
     Supervisord(tmp_path).shutdown()

@@ -67,7 +67,7 @@ def test_a_changed_argument_restarts_and_the_plan_names_it(run):
     it.pipeline.server["args"] = {"max_num_seqs": 7}
     plan = switch.plan(it.pipeline, "baseline")
     assert plan["stops"] == plan["starts"] == ["eyrie-server-baseline"]
-    assert [difference["name"] for difference in plan["differences"]] == ["argv"]
+    assert plan["differences"] == [{"name": "args.max_num_seqs", "current": None, "desired": 7}]
     assert it.ensure("baseline").started
     assert execute.launched(it.root, "baseline")["pid"] != pid
 
