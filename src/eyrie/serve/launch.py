@@ -123,11 +123,11 @@ def environment(pipeline: Pipeline, settings: ServerSettings, device: str) -> di
         "TOKENIZERS_PARALLELISM": "false",
         "TQDM_MININTERVAL": "5",
         "PYTHONUNBUFFERED": "1",
-        "PATH": os.pathsep.join([str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "PATH": os.pathsep.join([str(Path(sys.prefix).resolve() / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]),
     }
     if device == "cpu":
         found["VLLM_TARGET_DEVICE"] = "cpu"
-        openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
+        openmp = Path(sys.prefix).resolve() / "lib" / "libiomp5.so"
         if openmp.exists():
             found["LD_PRELOAD"] = str(openmp)
     else:

@@ -45,6 +45,7 @@ class VLLM(Engine):
             "port": settings.port,
             "max_model_len": target.max_model_len,
             "dtype": target.dtype,
+            "disable_uvicorn_access_log": True,  # a line per request would be most of the log
         }
         if target.trust_remote_code:
             args["trust_remote_code"] = True
