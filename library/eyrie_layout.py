@@ -69,11 +69,14 @@ def refuse(module, root):
     try:
         foreign = not marked and os.path.isdir(root) and sorted(set(os.listdir(root)) - {"lost+found"})
     except OSError as error:
-        module.fail_json(msg="The root %s cannot be read: %s" % (root, error), todo="Check the rights of the remote user.")
+        module.fail_json(
+            msg="The root %s cannot be read: %s" % (root, error), todo="Check the rights of the remote user."
+        )
     if foreign:
         module.fail_json(
             msg="The root %s holds files that are not Eyrie's: %s." % (root, ", ".join(foreign[:5])),
-            todo="Choose an empty folder, or make the file %s in it to say that it is meant." % os.path.join(root, MARK),
+            todo="Choose an empty folder, or make the file %s in it to say that it is meant."
+            % os.path.join(root, MARK),
         )
     return marked
 

@@ -9,15 +9,17 @@ DOCUMENTATION = r"""
 module: eyrie_preflight
 short_description: Say whether a host is fit for the run
 description:
-  - Looks at the host, the declared model and servers, and the forecast; every finding says what, why it matters and what helps.
-  - Reads only. Where the profile expects a disk speed, a short temporary file is written and removed, not in check mode.
+  - Looks at the host, the declared model and servers, and the forecast.
+  - Every finding says what, why it matters and what helps.
+  - Reads only. Where the profile expects a disk speed, a short file is written and removed, not in check mode.
 options:
   spec:
     description: The run's full spec (C(eyrie_spec) in the inventory).
     type: dict
     required: true
   expect:
-    description: What the profile expects of the host (C(eyrie_preflight) in the inventory); a value of 0 or empty is not checked.
+    description:
+      - What the profile expects of the host (C(eyrie_preflight) in the inventory); 0 or empty is not checked.
     type: dict
     default: {}
   runtime:

@@ -10,7 +10,8 @@ module: eyrie_venv
 short_description: Keep the node's Python environment at exactly its lock
 description:
   - An environment lives in C(<venvs>/<hash of what it is made of>); O(path) is a link to the one in force and is
-    switched when the new one is complete. A file written last marks it complete, so an interrupted install is never trusted.
+    switched when the new one is complete. A file written last marks it complete, so that an interrupted install is
+    never trusted.
   - The environment in force before is kept; older ones are removed.
   - Nothing is replaced while a stage is running.
 options:

@@ -111,11 +111,20 @@ def build(module, project, names, wheel):
             copy = os.path.join(scratch, "tree", name)
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copyfile(os.path.join(project, name), copy)
-        argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-input", "--disable-pip-version-check"]
+        argv = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-input",
+            "--disable-pip-version-check",
+        ]
         if has_setuptools():
             argv += ["--no-build-isolation"]
         argv += ["--wheel-dir", os.path.join(scratch, "out"), os.path.join(scratch, "tree")]
-        rc, out, err = module.run_command(argv, environ_update={"SOURCE_DATE_EPOCH": EPOCH})
+        rc, _out, err = module.run_command(argv, environ_update={"SOURCE_DATE_EPOCH": EPOCH})
         built = os.path.join(scratch, "out", os.path.basename(wheel))
         if rc != 0 or not os.path.isfile(built):
             module.fail_json(
@@ -123,7 +132,8 @@ def build(module, project, names, wheel):
                 rc=rc,
                 cmd=argv,
                 stderr_lines=err.splitlines()[-15:],
-                todo="The controller's environment needs pip and setuptools >= %d (requirements/controller.txt)." % SETUPTOOLS,
+                todo="The controller's environment needs pip and setuptools >= %d (requirements/controller.txt)."
+                % SETUPTOOLS,
             )
         os.makedirs(os.path.dirname(wheel), exist_ok=True)
         shutil.copyfile(built, wheel + ".new")

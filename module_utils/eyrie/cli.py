@@ -37,7 +37,7 @@ class Cli(object):
         """Run `eyrie VERB ARGS` with the spec (keyword `spec`, a dict) on standard input; returns its answer."""
         spec = kwargs.get("spec")
         data = None if spec is None else json.dumps(spec)
-        argv = [self.command, verb] + list(args)
+        argv = [self.command, verb, *list(args)]
         rc, out, err = self.module.run_command(argv, data=data, binary_data=data is None)
         return self._answer(argv, rc, out, err)
 
@@ -53,7 +53,7 @@ class Cli(object):
                 stdout_lines=out.splitlines()[-LAST_LINES:],
                 stderr_lines=err.splitlines()[-LAST_LINES:],
                 todo="Run playbooks/provision.yml: the node package may be damaged.",
-            )
+            ) from None
         if not isinstance(answer, dict):
             raise CliError("`eyrie %s` answered with JSON that is no object." % shown, rc=rc, cmd=argv)
         error = answer.get("error")

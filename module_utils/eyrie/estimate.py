@@ -12,6 +12,8 @@ Every function returns bytes, seconds and the basis in words. Rates come from th
 
 from __future__ import annotations
 
+from typing import Any
+
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0}
 SAFETENSORS_OVERHEAD = 200  # header of one states file, bytes
 FP8_SCALE_BYTES = 4  # one fp32 scale per token and captured layer
@@ -33,18 +35,20 @@ PLANNING_DEFAULTS = {
 }
 
 
-def token_bytes(hidden_size, layers, dtype="bf16"):
+def token_bytes(hidden_size: int, layers: int, dtype: str = "bf16") -> float:
     """Bytes of one token's captured states: `layers` (auxiliary + last) x hidden_size."""
     size = layers * hidden_size * DTYPE_BYTES[dtype]
     return size + layers * FP8_SCALE_BYTES if dtype == "fp8" else size
 
 
-def states_bytes(tokens, samples, hidden_size, layers, dtype="bf16"):
+def states_bytes(tokens: float, samples: int, hidden_size: int, layers: int, dtype: str = "bf16") -> int:
     """Bytes of a corpus of captured states, token ids (int64) and file headers included."""
     return int(tokens * (token_bytes(hidden_size, layers, dtype) + 8) + samples * SAFETENSORS_OVERHEAD)
 
 
-def estimate(stage, spec, samples=None, tokens=None):
+def estimate(
+    stage: str, spec: dict[str, Any], samples: int | None = None, tokens: float | None = None
+) -> dict[str, Any]:
     """Forecast of one stage from the run's spec.
 
     stage: stage name. spec: the full spec (see docs/architecture.md).
@@ -87,5 +91,5 @@ def estimate(stage, spec, samples=None, tokens=None):
     return _forecast(1e6, 2, basis)
 
 
-def _forecast(size, seconds, basis):
+def _forecast(size: float, seconds: float, basis: str) -> dict[str, Any]:
     return {"bytes": int(size), "seconds": round(float(seconds), 1), "basis": basis}

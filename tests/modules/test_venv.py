@@ -79,7 +79,9 @@ def test_an_environment_without_its_mark_is_not_trusted(tmp_path: Path) -> None:
     house(tmp_path, marked=False)
     call = run_module("eyrie_venv", params(tmp_path), [probe()], check=True)
     assert call.result["changed"] is True
-    assert call.result["differences"] == [{"name": "environment", "current": "incomplete or made otherwise", "desired": "complete"}]
+    assert call.result["differences"] == [
+        {"name": "environment", "current": "incomplete or made otherwise", "desired": "complete"}
+    ]
 
 
 def test_the_diff_names_the_versions_that_move(tmp_path: Path) -> None:
@@ -94,11 +96,14 @@ def test_changed_sources_reinstall_the_node_package_alone(tmp_path: Path) -> Non
     wheel = tmp_path / "eagle_eyrie-0.1.0-py3-none-any.whl"
     wheel.write_bytes(b"")
     call = run_module(
-        "eyrie_venv", params(tmp_path, wheel=str(wheel), wheel_sha256="b" * 64), [probe(), Answer(["pip", "install", str(wheel)])]
+        "eyrie_venv",
+        params(tmp_path, wheel=str(wheel), wheel_sha256="b" * 64),
+        [probe(), Answer(["pip", "install", str(wheel)])],
     )
     assert call.result["differences"] == [{"name": "eagle-eyrie", "current": "a" * 12, "desired": "b" * 12}]
     assert json.loads((folder / "eyrie-package.json").read_text())["sha256"] == "b" * 64
-    assert "--no-deps" in call.commands[-1] and "--no-index" in call.commands[-1]
+    assert "--no-deps" in call.commands[-1]
+    assert "--no-index" in call.commands[-1]
 
 
 def test_a_package_install_that_failed_is_done_again(tmp_path: Path) -> None:
@@ -115,7 +120,9 @@ def test_a_package_install_that_failed_is_done_again(tmp_path: Path) -> None:
 
 
 def test_no_interpreter_is_said_with_what_was_looked_at(tmp_path: Path) -> None:
-    call = run_module("eyrie_venv", params(tmp_path, python=["python3.11", "python3.99"]), [probe((3, 10, 2))], check=True)
+    call = run_module(
+        "eyrie_venv", params(tmp_path, python=["python3.11", "python3.99"]), [probe((3, 10, 2))], check=True
+    )
     assert call.failed
     assert call.result["code"] == "no-python"
     assert "3.10.2" in call.result["msg"]
@@ -131,7 +138,9 @@ def test_an_inactive_shim_is_passed_over(tmp_path: Path, interpreter: Path) -> N
     assert call.result["python"]["version"] == "3.12.1"
 
 
-def test_a_missing_venv_package_is_named_to_whoever_is_not_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_venv_package_is_named_to_whoever_is_not_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     call = run_module("eyrie_venv", params(tmp_path), [probe(venv=False)], check=True)
     assert call.failed
@@ -180,7 +189,9 @@ def test_shares_are_disjoint_and_whole() -> None:
 
     pinned = {f"p{number}": str(number) for number in range(20)} | {"torch": "2", "triton": "3"}
     parts = pip.shares(pinned, 3)
-    assert sorted(sum(parts, [])) == sorted(f"{name}=={version}" for name, version in pinned.items())
+    assert sorted(pin for part in parts for pin in part) == sorted(
+        f"{name}=={version}" for name, version in pinned.items()
+    )
     assert not any("torch==2" in part and "triton==3" in part for part in parts)
 
 

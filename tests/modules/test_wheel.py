@@ -54,10 +54,14 @@ def test_the_wheel_holds_the_tree_and_is_built_once(checkout: Path) -> None:
 
     from ansible.module_utils import basic
 
-    def really(self: object, argv: list[str], environ_update: dict[str, str] | None = None, **_: object) -> tuple[int, str, str]:
+    def really(
+        self: object, argv: list[str], environ_update: dict[str, str] | None = None, **_: object
+    ) -> tuple[int, str, str]:
         import os
 
-        done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **(environ_update or {})}, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, env={**os.environ, **(environ_update or {})}, check=False
+        )
         return done.returncode, done.stdout, done.stderr
 
     params = {"project": str(checkout), "dest": str(checkout / "build")}

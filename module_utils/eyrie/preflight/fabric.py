@@ -47,7 +47,9 @@ def links(host, context):
         return []
     cells = _ask(host, TOPOLOGY)
     if not cells:
-        return warning("link", "nvidia-smi topo -m gave no matrix.", "Whether the GPUs are joined as the profile says is unknown.")
+        return warning(
+            "link", "nvidia-smi topo -m gave no matrix.", "Whether the GPUs are joined as the profile says is unknown."
+        )
     without = sorted(pair for pair, cell in cells.items() if not cell.startswith("NV"))
     if expected == "nvlink" and without:
         return error(
@@ -55,7 +57,8 @@ def links(host, context):
             "%d of %d pairs of GPUs are not joined by NVLink (first: %s-%s %s)."
             % (len(without), len(cells), without[0][0], without[0][1], cells[without[0]]),
             "All-reduce would go through PCIe; the profile's settings are for NVLink.",
-            "Look at `nvidia-smi nvlink -s` and at the fabric manager (systemctl status nvidia-fabricmanager), or use the PCIe profile.",
+            "Look at `nvidia-smi nvlink -s` and at the fabric manager (systemctl status nvidia-fabricmanager), "
+            "or use the PCIe profile.",
         )
     if expected == "pcie" and len(without) < len(cells):
         return warning(
@@ -91,15 +94,21 @@ def peers(host, context):
     bad = sorted(pair for pair, cell in cells.items() if cell != "OK")
     faults = []
     if bad:
-        means = {"CNS": "chipset", "GNS": "GPU", "TNS": "topology", "NS": "not supported", "DR": "switched off in the driver"}
+        means = {
+            "CNS": "chipset",
+            "GNS": "GPU",
+            "TNS": "topology",
+            "NS": "not supported",
+            "DR": "switched off in the driver",
+        }
         cell = cells[bad[0]]
         faults += warning(
             "peer to peer",
             "%d of %d pairs of GPUs have no peer-to-peer access (%s-%s %s: %s)."
             % (len(bad), len(cells), bad[0][0], bad[0][1], cell, means.get(cell, "unknown")),
             "Every all-reduce is copied through host memory: decoding falls to a fraction.",
-            "On the host: IOMMU in passthrough or off (iommu=pt), ACS off on the bridges, and the driver's peer-to-peer options "
-            "(modprobe); or set NCCL_P2P_DISABLE=1 and accept the speed.",
+            "On the host: IOMMU in passthrough or off (iommu=pt), ACS off on the bridges, and the driver's "
+            "peer-to-peer options (modprobe); or set NCCL_P2P_DISABLE=1 and accept the speed.",
         )
     return faults + _acs(host, bool(bad)) + _iommu(host)
 
@@ -120,7 +129,8 @@ def _acs(host, broken):
     return warning(
         "acs",
         "ACS is on for %d PCIe bridges (first: %s)." % (len(bridges), bridges[0]),
-        "Peers' traffic goes up to the CPU and back: slower, and NCCL may hang at the first all-reduce though `topo -p2p` says OK.",
+        "Peers' traffic goes up to the CPU and back: slower, and NCCL may hang at the first all-reduce though "
+        "`topo -p2p` says OK.",
         "Switch it off in the BIOS or with setpci on the host; inside a container only the host can.",
     )
 
@@ -140,7 +150,7 @@ def _iommu(host):
 
 
 def topology(host, context):
-    """What NCCL will read from sysfs, against what nvidia-smi knows: a bridge that lies makes it choose a slow path."""
+    """What NCCL will read from sysfs, against what nvidia-smi knows: a bridge that lies makes it choose badly."""
     found, problem = gpus.read(host)
     if not context.expect["gpu_link"] or problem or len(found) < 2:
         return []
@@ -166,7 +176,7 @@ def topology(host, context):
     return warning(
         "nccl topology",
         "NCCL will misread this host: %s." % "; ".join(said),
-        "It chooses rings by what sysfs says, and virtual machines and containers hide the real bridges: prefill has been "
+        "It chooses rings by what sysfs says; virtual machines and containers hide the bridges: prefill has been "
         "seen at an eighth of its speed.",
         "Give it the true topology: a file for NCCL_TOPO_FILE (or NCCL_GRAPH_FILE) in eyrie_server_environment; "
         "NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=GRAPH shows what it believes.",

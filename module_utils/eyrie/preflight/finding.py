@@ -33,7 +33,7 @@ EXPECT = {
 class Context(object):
     """What the checks know besides the host.
 
-    spec: the run's spec. expect: EXPECT with the profile's values. runtime: parameters of eyrie_venv (lock, python, ...).
+    spec: the run's spec. expect: EXPECT with the profile's values. runtime: parameters of eyrie_venv.
     plans: the stages' plans (forecasts). names: unknown variable names as the controller found them.
     controller_time: seconds since the epoch, 0 = unknown. check_mode: whether nothing at all may be written.
     """

@@ -80,7 +80,8 @@ def present(host, context):
             "gpus",
             "%d GPUs are there, the profile has %d." % (len(found), wanted(context)),
             "Tensor parallel ranks would be missing.",
-            "Look for Xid errors in the kernel's log (a GPU that fell off the bus), or start the container with all GPUs.",
+            "Look for Xid errors in the kernel's log (a GPU that fell off the bus), or start the container with all "
+            "GPUs.",
         )
     if len(found) > wanted(context):
         return info("gpus", "%d GPUs are there, the profile uses %d." % (len(found), wanted(context)))
@@ -96,7 +97,10 @@ def kind(host, context):
     names = sorted(set(gpu["name"] for gpu in found))
     if len(names) > 1:
         faults += error(
-            "gpu model", "The GPUs are not alike: %s." % ", ".join(names), "The slowest sets the pace, the smallest the size.", "Use one kind."
+            "gpu model",
+            "The GPUs are not alike: %s." % ", ".join(names),
+            "The slowest sets the pace, the smallest the size.",
+            "Use one kind.",
         )
     pattern = context.expect["gpu_name"]
     other = [name for name in names if pattern and not re.search(pattern, name)]
@@ -128,7 +132,12 @@ def kind(host, context):
         )
     sliced = [gpu["index"] for gpu in found if gpu["mig.mode.current"] == "Enabled"]
     if sliced:
-        faults += error("mig", "MIG is on for GPU %s." % ", ".join(sliced), "Slices cannot talk to each other.", "nvidia-smi -mig 0, as root.")
+        faults += error(
+            "mig",
+            "MIG is on for GPU %s." % ", ".join(sliced),
+            "Slices cannot talk to each other.",
+            "nvidia-smi -mig 0, as root.",
+        )
     return faults
 
 
@@ -141,12 +150,20 @@ def busy(host, context):
     if not used:
         return []
     rc, out, _err = host.run(APPS)
-    apps = [[cell.strip() for cell in line.split(",")] for line in out.splitlines() if line.count(",") >= 2] if rc == 0 else []
+    apps = (
+        [[cell.strip() for cell in line.split(",")] for line in out.splitlines() if line.count(",") >= 2]
+        if rc == 0
+        else []
+    )
     mark = "EYRIE_"
-    strangers = [app for app in apps if not any(e.startswith(mark) for e in host.read("/proc/%s/environ" % app[0]).split("\0"))]
+    strangers = [
+        app for app in apps if not any(e.startswith(mark) for e in host.read("/proc/%s/environ" % app[0]).split("\0"))
+    ]
     if apps and not strangers:
         return []
-    listed = "; ".join(sorted(set("pid %s %s" % (app[0], app[1]) for app in strangers))) or "nvidia-smi names no process"
+    listed = (
+        "; ".join(sorted(set("pid %s %s" % (app[0], app[1]) for app in strangers))) or "nvidia-smi names no process"
+    )
     return error(
         "gpu memory in use",
         "GPU %s already hold memory (%s on GPU %s): %s."
@@ -201,13 +218,15 @@ def cuda_of_lock(context):
 
 
 def driver(host, context):
-    """The driver carries the CUDA that the locked wheels were built with, and is not older than the profile's chip wants."""
+    """The driver carries the CUDA of the locked wheels, and is not older than the profile's chip wants."""
     found, problem = read(host)
     if not wanted(context) or problem or not found:
         return []
     have = found[0]["driver_version"]
     cuda = cuda_of_lock(context)
-    needed = [text for text in (str(context.expect["gpu_driver"] or ""), DRIVER_OF_CUDA.get(cuda.split(".")[0], "")) if text]
+    needed = [
+        text for text in (str(context.expect["gpu_driver"] or ""), DRIVER_OF_CUDA.get(cuda.split(".")[0], "")) if text
+    ]
     most = max(needed, key=version, default="")
     if not most or version(have) >= version(most):
         return []

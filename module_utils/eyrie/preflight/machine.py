@@ -25,7 +25,9 @@ def disk(host, context):
     found = []
     if need + reserve > space["free"]:
         largest = max(context.pending(), key=lambda plan: plan["forecast"]["bytes"], default=None)
-        share = " Most of it: %s, %s." % (largest["stage"], human_bytes(largest["forecast"]["bytes"])) if largest else ""
+        share = (
+            " Most of it: %s, %s." % (largest["stage"], human_bytes(largest["forecast"]["bytes"])) if largest else ""
+        )
         found += error(
             "disk",
             "The run needs %s and %s must stay free, but %s has %s free."
@@ -58,27 +60,32 @@ def disk_speed(host, context):
         return info("disk speed", "%s writes %s/s." % (host.nearest(context.root), human_bytes(speed)))
     return warning(
         "disk speed",
-        "%s writes %s/s; the capture makes up to %s/s." % (host.nearest(context.root), human_bytes(speed), human_bytes(wanted)),
+        "%s writes %s/s; the capture makes up to %s/s."
+        % (host.nearest(context.root), human_bytes(speed), human_bytes(wanted)),
         "The GPUs would wait for the disk.",
         "Put eyrie_root on a faster disk, or store states as fp8 (half the bytes).",
     )
+
+
+SHM = "/dev/shm"  # noqa: S108 - looked at, not written to
 
 
 def shared_memory(host, context):
     wanted = float(context.expect["shm_bytes"])
     if not wanted:
         return []
-    if not host.exists("/dev/shm"):
+    if not host.exists(SHM):
         return error("shm", "There is no /dev/shm.", "NCCL and vLLM's workers talk through it.", "Mount a tmpfs there.")
-    space = host.space("/dev/shm")
+    space = host.space(SHM)
     if space["total"] >= wanted and space["free"] >= 0.5 * wanted:
         return []
     return error(
         "shm",
-        "/dev/shm has %s, %s of it free; %s are needed."
-        % (human_bytes(space["total"]), human_bytes(space["free"]), human_bytes(wanted)),
+        "%s has %s, %s of it free; %s are needed."
+        % (SHM, human_bytes(space["total"]), human_bytes(space["free"]), human_bytes(wanted)),
         "NCCL and vLLM's workers talk through it: a container's usual 64 MB end in a bus error in mid-run.",
-        "Start the container with --shm-size or --ipc=host; or as root: mount -o remount,size=%dG /dev/shm" % (wanted / 1e9 + 1),
+        "Start the container with --shm-size or --ipc=host; or as root: mount -o remount,size=%dG /dev/shm"
+        % (wanted / 1e9 + 1),
     )
 
 

@@ -23,7 +23,12 @@ def layers(host, context):
     if not ids or not count:
         return error("layers", "The target declares no auxiliary layers or no number of layers.", "", cure)
     if ids != sorted(set(ids)):
-        return error("layers", "aux_layers %s are not distinct and ascending." % (ids,), "EAGLE-3 reads three different states.", cure)
+        return error(
+            "layers",
+            "aux_layers %s are not distinct and ascending." % (ids,),
+            "EAGLE-3 reads three different states.",
+            cure,
+        )
     if ids[0] < 0 or ids[-1] >= count:
         return error(
             "layers",
@@ -52,7 +57,9 @@ def parallel(host, context):
                 "Choose a divisor of %d." % heads,
             )
         if vocabulary and vocabulary % size:
-            found += warning("tensor parallel", "%s: vocabulary %d is padded for %d shards." % (where, vocabulary, size))
+            found += warning(
+                "tensor parallel", "%s: vocabulary %d is padded for %d shards." % (where, vocabulary, size)
+            )
         world = size * int(args.get("pipeline_parallel_size") or 1)
         nodes = int(args.get("nnodes") or 1)
         if count and world > count * nodes:
@@ -85,7 +92,9 @@ def hub(host, context):
     endpoint = str(fetch.get("endpoint") or "https://huggingface.co")
     match = re.match(r"^(https?)://([^/:]+)(?::(\d+))?", endpoint)
     if not match:
-        return error("hub", "The hub's address %r is no http address." % endpoint, "", "Correct eyrie_target_fetch_endpoint.")
+        return error(
+            "hub", "The hub's address %r is no http address." % endpoint, "", "Correct eyrie_target_fetch_endpoint."
+        )
     if host.proxies():
         return info("hub", "The hub is reached through a proxy: not tried here.")
     scheme, name, number = match.groups()
@@ -95,7 +104,8 @@ def hub(host, context):
     return error(
         "hub",
         "The hub %s cannot be reached: %s." % (name, problem),
-        "The target's %s come from there." % human_bytes(next((p["forecast"]["bytes"] for p in context.plans if p["stage"] == "target"), 0)),
+        "The target's %s come from there."
+        % human_bytes(next((p["forecast"]["bytes"] for p in context.plans if p["stage"] == "target"), 0)),
         "Check DNS and the network, set a proxy, name a mirror in eyrie_target_fetch_endpoint, or put the model on the "
         "host and use eyrie_target_source_kind: path.",
     )
@@ -120,12 +130,19 @@ def lease(host, context):
         human_seconds(reserve),
     )
     if need <= left:
-        return info("lease", "The run fits the lease: %s of %s (%s)." % (human_seconds(need), human_seconds(left), told))
+        return info(
+            "lease", "The run fits the lease: %s of %s (%s)." % (human_seconds(need), human_seconds(left), told)
+        )
     longest = max(pending, key=lambda plan: plan["forecast"]["seconds"], default=None)
-    share = " The longest stage: %s, %s." % (longest["stage"], human_seconds(longest["forecast"]["seconds"])) if longest else ""
+    share = (
+        " The longest stage: %s, %s." % (longest["stage"], human_seconds(longest["forecast"]["seconds"]))
+        if longest
+        else ""
+    )
     return error(
         "lease",
-        "The run does not fit the lease: it needs %s (%s), %s are left." % (human_seconds(need), told, human_seconds(left)),
+        "The run does not fit the lease: it needs %s (%s), %s are left."
+        % (human_seconds(need), told, human_seconds(left)),
         "What is not brought home when the lease ends is lost.%s" % share,
         "Extend the lease, lower eyrie_dataset_samples or eyrie_draft_epochs, or hand over what can be made elsewhere "
         "(playbooks/port.yml).",

@@ -18,7 +18,9 @@ def names(host, context):
     for item in context.names:
         where = " (%s)" % item["where"] if item.get("where") else ""
         cure = "Write %s." % item["nearest"] if item.get("nearest") else "Remove it; docs/variables.md lists all."
-        found += error("variable", "Unknown variable %s%s." % (item["name"], where), "The default would stay in force.", cure)
+        found += error(
+            "variable", "Unknown variable %s%s." % (item["name"], where), "The default would stay in force.", cure
+        )
     return found
 
 
@@ -48,7 +50,9 @@ def environment(host, context):
     try:
         wanted = pins(context.runtime["lock"])
     except VenvError as problem:
-        return error("lock", problem.msg, "Versions that move are found hours into a run.", "Correct eyrie_runtime_lock.")
+        return error(
+            "lock", problem.msg, "Versions that move are found hours into a run.", "Correct eyrie_runtime_lock."
+        )
     found = []
     if os.path.basename(context.root.rstrip("/")) == "" or not os.path.isabs(context.root):
         found += error("root", "eyrie_root %r is no absolute path." % context.root, "", "Set eyrie_root.")
@@ -99,7 +103,18 @@ def _pip(host, executable):
 
 
 def _ask_index(host, command, wanted, runtime):
-    argv = command + ["index", "versions", "torch", "--disable-pip-version-check", "--pre", "--retries", "1", "--timeout", "15"]
+    argv = [
+        *command,
+        "index",
+        "versions",
+        "torch",
+        "--disable-pip-version-check",
+        "--pre",
+        "--retries",
+        "1",
+        "--timeout",
+        "15",
+    ]
     if runtime.get("torch_index"):
         argv += ["--extra-index-url", runtime["torch_index"]]
     if runtime.get("find_links"):
@@ -113,7 +128,9 @@ def _ask_index(host, command, wanted, runtime):
             "The node's environment is installed from it.",
             "Check the network, and pip's index and proxy settings on the host (`pip config list`).",
         )
-    versions = set(word.strip() for line in out.splitlines() if ":" in line for word in line.split(":", 1)[1].split(","))
+    versions = set(
+        word.strip() for line in out.splitlines() if ":" in line for word in line.split(":", 1)[1].split(",")
+    )
     torch = wanted.get("torch")
     if torch and versions and torch not in versions:
         return error(
@@ -144,7 +161,12 @@ def model(host, context):
     if source.get("kind") == "path":
         config = os.path.join(str(source.get("path")), "config.json")
         if not host.exists(config):
-            return error("model", "There is no %s." % config, "eyrie_target_source_kind is path.", "Set eyrie_target_source_path.")
+            return error(
+                "model",
+                "There is no %s." % config,
+                "eyrie_target_source_kind is path.",
+                "Set eyrie_target_source_path.",
+            )
     if source.get("kind") == "hub" and source.get("repository"):
         return info("model", "The target comes from %s@%s." % (source["repository"], str(source.get("revision"))[:12]))
     return []

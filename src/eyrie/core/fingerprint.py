@@ -93,11 +93,14 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(current: Any, desired: Any) -> list[dict[str, Any]]:
-    """Differences as data, [{name, current, desired}], by dotted name; None stands for 'not there'."""
+    """Differences as data, [{name, current, desired}], by dotted name; None also stands for 'not there'.
+
+    Empty exactly when the two have the same fingerprint: 1 and 1.0, or null and 'not there', differ.
+    """
     old, new = flatten(current or {}), flatten(desired or {})
     old.pop("", None), new.pop("", None)
     return [
         {"name": name, "current": old.get(name), "desired": new.get(name)}
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+        if (name in old) != (name in new) or canonical(old[name]) != canonical(new[name])
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from eyrie.core.fingerprint import short
 from eyrie.core.registry import NAMES

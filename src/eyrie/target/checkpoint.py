@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from eyrie.core import atomic
 from eyrie.core.errors import EyrieError
@@ -82,7 +83,9 @@ def _check_files(folder: Path, target: Target) -> None:
     if not any(name in present for name in TOKENIZERS):
         raise EyrieError("The model has no tokenizer.", where=str(folder), code="target-no-tokenizer")
     settings = atomic.read_json(folder / "tokenizer_config.json", {})
-    templated = "chat_template.jinja" in present or "chat_template.json" in present or bool(settings.get("chat_template"))
+    templated = (
+        "chat_template.jinja" in present or "chat_template.json" in present or bool(settings.get("chat_template"))
+    )
     if not templated and not target.chat_template:
         raise EyrieError(
             "The model has no chat template: its server would be healthy and refuse every chat.",

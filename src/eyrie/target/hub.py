@@ -6,9 +6,11 @@ import fnmatch
 import os
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from eyrie.core.errors import EyrieError
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
 
 #: other formats of the same weights
 IGNORED = ("*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*", ".gitattributes")
+#: on top of the library's own (five quick ones): an outage of some minutes is waited for
 TRIES = 6
 FIRST_PAUSE_S = 2.0
+#: packages whose exceptions mean: the connection failed
+TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,11 @@ def download(source: Source, part: Path, settings: TargetSettings, work: Work) -
     have = total - sum(item.size for item in missing)
     work.progress.start("download", total=len(files), unit="files", done=len(files) - len(missing))
     work.progress.update(len(files) - len(missing), have)
-    pool = ThreadPoolExecutor(settings.workers)
+    pool, stopped = ThreadPoolExecutor(settings.workers), Event()
     try:
         waiting: dict[Future[None], RemoteFile] = {
-            pool.submit(_fetch, api, source, item, part): item for item in sorted(missing, key=lambda item: item.size)
+            pool.submit(_fetch, api, source, item, part, stopped): item
+            for item in sorted(missing, key=lambda item: item.size)
         }
         while waiting:
             done, _ = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -80,6 +86,7 @@ def download(source: Source, part: Path, settings: TargetSettings, work: Work) -
                 future.result()
                 work.progress.advance(1, item.size)
     finally:
+        stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
     shutil.rmtree(part / ".cache", ignore_errors=True)
 
@@ -121,9 +128,13 @@ def _whole(part: Path, item: RemoteFile) -> bool:
     return item.sha256 is None or file_sha256(path) == item.sha256
 
 
-def _fetch(api: Any, source: Source, item: RemoteFile, part: Path) -> None:
+def _fetch(api: Any, source: Source, item: RemoteFile, part: Path, stopped: Event) -> None:
     """One file, and the proof that it is the one that the hub lists."""
-    _tried(lambda: api.hf_hub_download(source.repository, item.name, revision=source.revision, local_dir=part), source, item.name)
+
+    def fetch() -> Any:
+        return api.hf_hub_download(source.repository, item.name, revision=source.revision, local_dir=part)
+
+    _tried(fetch, source, item.name, stopped)
     if not _whole(part, item):
         (part / item.name).unlink(missing_ok=True)
         raise EyrieError(
@@ -134,12 +145,12 @@ def _fetch(api: Any, source: Source, item: RemoteFile, part: Path) -> None:
         )
 
 
-def _tried(call: Any, source: Source, name: str) -> Any:
+def _tried(call: Callable[[], Any], source: Source, name: str, stopped: Event | None = None) -> Any:
     """Call the hub, again after a pause where that can help."""
     from huggingface_hub import errors
 
     where = f"{source.repository}/{name}" if name else source.repository
-    pause = FIRST_PAUSE_S
+    pause, problem = FIRST_PAUSE_S, Exception("not tried")
     for left in range(TRIES - 1, -1, -1):
         try:
             return call()
@@ -151,24 +162,30 @@ def _tried(call: Any, source: Source, name: str) -> Any:
                 todo="Accept its terms on the hub and set eyrie_target_fetch_token_file (or HF_TOKEN).",
             ) from None
         except (errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
-            raise EyrieError(
-                f"The hub has no such commit or file: {type(error).__name__}.",
-                where=f"{where}@{source.revision}",
-                code="hub-no-revision",
-                todo="Set eyrie_target_source_revision to a commit of the repository.",
-            ) from None
-        except (OSError, errors.HfHubHTTPError) as error:  # connection errors are OSErrors in requests, httpx's are below
-            problem: Exception = error
+            if not isinstance(error, errors.LocalEntryNotFoundError):  # that one means: no connection, and not cached
+                raise EyrieError(
+                    f"The hub has no such commit or file: {type(error).__name__}.",
+                    where=f"{where}@{source.revision}",
+                    code="hub-no-revision",
+                    todo="Set eyrie_target_source_revision to a commit of the repository.",
+                ) from None
+            problem = error
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("httpx", "httpcore", "requests", "urllib3"):
+            if not isinstance(error, (OSError, errors.HfHubHTTPError)) and _package(error) not in TRANSPORTS:
                 raise
             problem = error
-        if left:
+        if not left or (stopped and stopped.wait(pause)):
+            break
+        if not stopped:
             time.sleep(pause)
-            pause = min(pause * 2, 60.0)
+        pause = min(pause * 2, 60.0)
     raise EyrieError(
-        f"The hub could not be reached in {TRIES} tries: {type(problem).__name__}: {problem}",
+        f"The hub could not be reached: {type(problem).__name__}: {problem}",
         where=where,
         code="hub-unreachable",
         todo="Check the network, HF_ENDPOINT and proxies; then run again: what has arrived is kept.",
     )
+
+
+def _package(error: Exception) -> str:
+    return type(error).__module__.partition(".")[0]

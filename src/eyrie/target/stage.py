@@ -57,7 +57,11 @@ class TargetStage(Stage):
             return [{"name": "model-package", "ok": not problem, "message": problem}]
         if source.kind == "path":
             there = (Path(source.path) / "config.json").is_file()
-            message = "" if there else f"{source.path} holds no config.json: set eyrie_target_source_path to a checkpoint folder."
+            message = (
+                ""
+                if there
+                else f"{source.path} holds no config.json: set eyrie_target_source_path to a checkpoint folder."
+            )
             return [{"name": "model-path", "ok": there, "message": message}]
         return []
 

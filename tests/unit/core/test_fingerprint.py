@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyrie.core.fingerprint import HashCache, canonical, differences, fingerprint, flatten
+from eyrie.core.fingerprint import HashCache, canonical, differences, fingerprint
 from eyrie.core.pipeline import Pipeline
 
 JSON = st.recursive(
@@ -44,11 +44,23 @@ def test_a_lone_surrogate_has_a_fingerprint() -> None:
     assert len(fingerprint({"text": "\ud83d"})) == 64
 
 
-@given(JSON, JSON)
-def test_differences_are_empty_exactly_for_equal_values(one: object, other: object) -> None:
+KEYS = st.text("abcxyz_", min_size=1, max_size=4)
+TREE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(TREE, TREE)
+def test_there_is_a_reason_exactly_where_the_fingerprint_differs(one: object, other: object) -> None:
     left, right = {"a": one}, {"a": other}
-    assert (differences(left, right) == []) == (flatten(left) == flatten(right))
-    assert differences(left, left) == []
+    assert (differences(left, right) == []) == (fingerprint(left) == fingerprint(right))
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (None, {}), ({"b": None}, {}), ([1], [1.0])])
+def test_values_that_python_calls_equal_are_still_told_apart(one: object, other: object) -> None:
+    assert differences({"a": one}, {"a": other}) != []
 
 
 def test_differences_name_the_dotted_key() -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,9 @@ def test_a_failure_keeps_what_was_done_and_the_next_run_resumes(pipeline: Make) 
     assert lines(pipeline()) == [f"{n} 1" for n in range(6)]
 
 
-def test_an_unexpected_error_is_told_with_its_place(pipeline: Make, toys: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_told_with_its_place(
+    pipeline: Make, toys: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(toys.Toy, "run", lambda self, ctx, work: {}["missing"])
     with pytest.raises(EyrieError, match="KeyError") as caught:
         runner.run(pipeline(), "dataset")
@@ -138,19 +141,22 @@ def test_a_stop_request_ends_between_batches_and_resumes(pipeline: Make, job: Ca
     assert lines(pipeline(dataset={"items": 50})) == [f"{n} 1" for n in range(50)]
 
 
-def test_kill_9_at_random_moments_loses_and_doubles_nothing(pipeline: Make, job: Callable[..., object], tmp_path: Path) -> None:
+def _came_to(process: object, path: Path, count: int) -> bool:
+    return process.poll() is not None or (path.exists() and len(path.read_text().splitlines()) >= count)
+
+
+def test_kill_9_at_random_moments_loses_and_doubles_nothing(
+    pipeline: Make, job: Callable[..., object], tmp_path: Path
+) -> None:
     undisturbed = [f"{n} 1" for n in range(40)]
     slow = {"pause_s": 0.02, "items": 40}
     rng = random.Random(7)
     context = pipeline(dataset=slow).context("dataset")
     for _ in range(4):
         process = job("dataset", dataset=slow)
-        goal = rng.randrange(0, 10)
         start = len(lines(pipeline(dataset=slow))) if (context.out / "lines.txt").exists() else 0
-        until(
-            lambda start=start, goal=goal: process.poll() is not None
-            or ((context.out / "lines.txt").exists() and len(lines(pipeline(dataset=slow))) >= min(start + goal, 39))
-        )
+        goal = min(start + rng.randrange(0, 10), 39)
+        until(partial(_came_to, process, context.out / "lines.txt", goal))
         process.kill()
         process.wait()
         shown = stage_status(tmp_path / "runs" / "main", "dataset")

@@ -83,7 +83,9 @@ class Toy(Stage):
             time.sleep(ctx.settings.pause_s)
         account.drop("toy rule", count=ctx.settings.drop)
         account.check(self.name)
-        return Outcome(account, outputs=["lines.txt"], figures={"sha256": file_sha256(lines)}, bytes=lines.stat().st_size)
+        return Outcome(
+            account, outputs=["lines.txt"], figures={"sha256": file_sha256(lines)}, bytes=lines.stat().st_size
+        )
 
 
 TOYS = {
