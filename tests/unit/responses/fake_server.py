@@ -206,8 +206,8 @@ class FakeServer:
                 400,
                 {
                     "error": {
-                        "message": f"This model's maximum context length is {self.context} tokens. However, you requested "
-                        f"{len(prompt) + request['max_tokens']} tokens ({len(prompt)} in the messages, "
+                        "message": f"This model's maximum context length is {self.context} tokens. However, you "
+                        f"requested {len(prompt) + request['max_tokens']} tokens ({len(prompt)} in the messages, "
                         f"{request['max_tokens']} in the completion)."
                     }
                 },

@@ -223,12 +223,13 @@ class TestKinds:
         assert "chat template" in caught.value.why
 
 
-class TestTools:
-    TOOLS = [[{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("weather", "clock")]]
+TOOLS = [[{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("weather", "clock")]]
 
+
+class TestTools:
     def ask(self, tmp_path, conversation, rules, **settings):
         with FakeServer(rules) as server:
-            write_dataset(tmp_path / "train.parquet", [conversation], tools=self.TOOLS)
+            write_dataset(tmp_path / "train.parquet", [conversation], tools=TOOLS)
             result = run(tmp_path, [server], settings_of(**settings))
             return result, server.stats
 
@@ -240,7 +241,7 @@ class TestTools:
         assert json.loads(result.rows[0]["tool_calls"])[0]["function"]["name"] == "weather"
         history = stats.requests[1]["messages"]
         assert history[2] == {"role": "tool", "content": "rain", "tool_call_id": "new"}
-        assert stats.requests[0]["tools"] == self.TOOLS[0]
+        assert stats.requests[0]["tools"] == TOOLS[0]
         assert result.turns["kept"] == 2
 
     def test_call_without_a_stored_result_keeps_its_row_and_ends_the_conversation(self, tmp_path):

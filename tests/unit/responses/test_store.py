@@ -141,11 +141,13 @@ class TestStore:
             room[0] -= done
             return done
 
-        with pytest.raises(EyrieError) as caught, Store(tmp_path) as store:
-            monkeypatch.setattr(module.os, "write", write)
+        with Store(tmp_path) as store:
             store.append(key(7), b'"%s"' % (b"z" * 500))
-            store.flush()
-        monkeypatch.undo()
+            monkeypatch.setattr(module.os, "write", write)
+            with pytest.raises(EyrieError) as caught:
+                store.flush()
+            monkeypatch.undo()
+            store._pending.clear()
         assert caught.value.code == code
         lines = (tmp_path / "answers-000001.log").read_bytes().splitlines()
         assert len(lines) == 2

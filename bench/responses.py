@@ -1,0 +1,216 @@
+"""Requests a second of Eyrie against speculators' regenerate-responses and against the ideal, in one run.
+
+    python bench/responses.py --model MODEL_FOLDER [--json] [--seconds 5] [--repeats 3]
+
+Both tools get the same prompts, the same fake server (own process, other core) and one core. Time runs from the first
+request that the server sees to the last answer that it sends: imports and tokenizer loading do not count. CPU is the
+tool's own, over the same time, from /proc. ideal = what `concurrency` requests in flight allow at these latencies.
+MODEL_FOLDER: a checkpoint folder; speculators loads its tokenizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SUPPORT = HERE / "support"
+SOURCE = HERE.parent / "src"
+TICK = os.sysconf("SC_CLK_TCK")
+CASES = {
+    "64x50": (64, 0.050, "fixed"),
+    "256x200": (256, 0.200, "fixed"),
+    "64x50_heavy": (64, 0.050, "heavy"),
+}
+
+
+def latencies(mean: float, kind: str, count: int) -> list[float]:
+    """Seconds of each answer, in order of arrival. heavy: lognormal, sigma 1, the same mean, at most 20 times it."""
+    if kind == "fixed":
+        return [mean] * count
+    dice = random.Random(7)
+    return [min(dice.lognormvariate(0, 1) / 1.6487 * mean, 20 * mean) for _ in range(count)]
+
+
+def ideal_seconds(values: list[float], concurrency: int) -> float:
+    """Time of a client that costs nothing: every free slot takes the next request at once."""
+    slots = [0.0] * concurrency
+    for value in values:
+        heapq.heapreplace(slots, slots[0] + value)
+    return max(slots)
+
+
+def prompts(folder: Path, count: int) -> None:
+    """The same conversations for both: train.parquet for Eyrie, prompts.jsonl for speculators."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = [f"Question {number}: " + "please explain this to me in some detail, " * 6 for number in range(count)]
+    turns = [[{"role": "user", "content": text}] for text in texts]
+    table = {
+        "id": [f"p{number}" for number in range(count)],
+        "source": ["bench"] * count,
+        "row": list(range(count)),
+        "conversation": [json.dumps(value) for value in turns],
+        "tools": pa.array([None] * count, pa.string()),
+    }
+    pq.write_table(pa.table(table), folder / "train.parquet")
+    lines = (json.dumps({"id": f"p{n}", "conversations": value}) for n, value in enumerate(turns))
+    (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def command(tool: str, url: str, folder: Path, concurrency: int, model: str) -> list[str]:
+    if tool == "eyrie":
+        return [sys.executable, str(SUPPORT / "ask_eyrie.py"), url, str(folder), str(concurrency), "256", model]
+    speculators = Path(sys.executable).with_name("speculators")
+    return [
+        *(str(speculators), "regenerate-responses", "--endpoint", f"{url}/v1/chat/completions"),
+        *("--model", model, "--dataset", str(folder / "prompts.jsonl")),
+        *("--concurrency", str(concurrency), "--max-tokens", "256", "--outfile", str(folder / "out.jsonl")),
+        *("--sampling-params", '{"temperature": 0.0}'),
+    ]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def cores() -> tuple[set[int], set[int]]:
+    """One core for the client, the others for the server (the same one where there is only one)."""
+    every = sorted(os.sched_getaffinity(0))
+    return {every[0]}, set(every[1:]) or {every[0]}
+
+
+def measure(tool: str, values: list[float], concurrency: int, model: str) -> dict[str, Any]:
+    """One run: {seconds, cpu_seconds, requests}."""
+    count = len(values)
+    client_core, server_core = cores()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prompts(folder, count)
+        (folder / "latencies.json").write_text(json.dumps(values))
+        server = subprocess.Popen(
+            [sys.executable, str(SUPPORT / "fast_server.py"), "0", str(count), str(folder / "latencies.json")],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, server_core),
+        )
+        assert server.stdout is not None
+        try:
+            port = json.loads(server.stdout.readline())["port"]
+            client = subprocess.Popen(
+                command(tool, f"http://127.0.0.1:{port}", folder, concurrency, model),
+                env={**os.environ, "PYTHONPATH": str(SOURCE), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, client_core),
+            )
+            first = json.loads(server.stdout.readline())["first"]
+            before = cpu_seconds(client.pid)
+            last = json.loads(server.stdout.readline())
+            after = cpu_seconds(client.pid)
+            _, errors = client.communicate(timeout=60)
+            if client.returncode != 0:
+                raise SystemExit(f"{tool} failed:\n{errors[-2000:]}")
+            lines = (folder / "out.jsonl").read_text().count("\n") if tool != "eyrie" else answers(folder)
+            if lines != count:
+                raise SystemExit(f"{tool} kept {lines} of {count} answers")
+        finally:
+            server.kill()
+            server.wait()
+    return {
+        "seconds": last["last"] - first,
+        "cpu_seconds": after - before,
+        "requests": count,
+        "parallel": last["max_parallel"],
+    }
+
+
+def answers(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in (folder / "store").glob("*.log"))
+
+
+def run_case(name: str, seconds: float, repeats: int, model: str) -> dict[str, Any]:
+    concurrency, mean, kind = CASES[name]
+    values = latencies(mean, kind, round(concurrency / mean * seconds))
+    ideal = ideal_seconds(values, concurrency)
+    found: dict[str, list[dict[str, Any]]] = {"eyrie": [], "speculators": []}
+    for _ in range(repeats):
+        for tool, runs in found.items():  # in turn, so that a busy moment hits both
+            runs.append(measure(tool, values, concurrency, model))
+            shown = runs[-1]
+            print(
+                f"{name} {tool}: {shown['requests'] / shown['seconds']:.0f}/s, cpu {shown['cpu_seconds']:.2f} s",
+                file=sys.stderr,
+            )
+    result: dict[str, Any] = {"case": name, "requests": len(values), "ideal_per_s": len(values) / ideal}
+    for tool, runs in found.items():
+        result[tool] = {
+            "per_s": len(values) / statistics.median(run["seconds"] for run in runs),
+            "share_of_ideal": ideal / statistics.median(run["seconds"] for run in runs),
+            "cpu_ms": 1000 * statistics.median(run["cpu_seconds"] for run in runs) / len(values),
+            "parallel": max(run["parallel"] for run in runs),
+        }
+    return result
+
+
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    by_name = {result["case"]: result for result in results}
+    flat: dict[str, Any] = {}
+    for name, result in by_name.items():
+        flat[f"share_of_ideal_{name}"] = round(result["eyrie"]["share_of_ideal"], 4)
+        flat[f"vs_speculators_{name}"] = round(result["eyrie"]["per_s"] / result["speculators"]["per_s"], 4)
+    ratios = [result["eyrie"]["cpu_ms"] / result["speculators"]["cpu_ms"] for result in results]
+    flat["cpu_vs_speculators"] = round(max(ratios), 4)
+    return flat
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    lines = [
+        "| latency | ideal/s | Eyrie | of ideal | CPU a request | speculators 0.9.0 | of ideal | CPU a request |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        concurrency, mean, kind = CASES[result["case"]]
+        cells = [
+            f"{concurrency} x {mean * 1000:.0f} ms{', heavy-tailed' if kind == 'heavy' else ''}",
+            f"{result['ideal_per_s']:.0f}",
+        ]
+        for tool in ("eyrie", "speculators"):
+            found = result[tool]
+            cells += [f"{found['per_s']:.0f}/s", f"{found['share_of_ideal']:.1%}", f"{found['cpu_ms']:.3f} ms"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="checkpoint folder with a tokenizer")
+    parser.add_argument("--seconds", type=float, default=5.0, help="ideal length of one measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    options = parser.parse_args()
+    start = time.monotonic()
+    results = [run_case(name, options.seconds, options.repeats, options.model) for name in options.cases]
+    if options.json:
+        print(json.dumps({**summary(results), "cases": results, "wall_s": round(time.monotonic() - start, 1)}))
+    else:
+        print(table(results))
+
+
+if __name__ == "__main__":
+    main()
