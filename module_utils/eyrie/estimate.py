@@ -81,7 +81,12 @@ def estimate(
     if stage == "tokens":
         return _forecast(tokens * 9, 8 + samples / plan["rows_s"], basis)
     if stage == "hidden_states":
-        size = states_bytes(tokens, samples, hidden, layers, settings.get("storage_dtype", "bf16"))
+        storage = settings.get("storage", "bf16")
+        windowed = storage == "window"
+        dtype = settings.get("window_dtype", "bf16") if windowed else storage
+        size = states_bytes(tokens, samples, hidden, layers, dtype)
+        if windowed:
+            size = min(size, int(settings.get("window_bytes") or size))
         return _forecast(size, plan["server_start_s"] + tokens / plan["prefill_tok_s"], basis)
     if stage == "draft":
         epochs = float(settings.get("epochs") or 1)

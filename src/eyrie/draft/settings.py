@@ -68,6 +68,9 @@ class DraftSettings:
     stall_s: float = setting(1800.0, identity=False, doc="without a step for this long, training is stopped")
     watch_steps: int = setting(10, identity=False, doc="steps after which a loss of zero stops the training")
     min_predicted: float = setting(0.0, identity=False, doc="refuse drafts whose predicted acceptance is below this")
+    parity_gap: float = setting(0.6, identity=False, doc="most that predicted may lie above served acceptance length")
+    fidelity_acceptance: float = setting(0.05, identity=False, doc="most that fp8 may cost in predicted acceptance")
+    window_wait_s: float = setting(900.0, identity=False, doc="wait for a sample's states under storage window")
 
     def __post_init__(self) -> None:
         for name in ("ttt_steps", "epochs", "total_seq_len", "num_layers", "processes", "log_freq"):
