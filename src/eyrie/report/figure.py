@@ -27,9 +27,10 @@ COLOURS = {
     "bad": "#0a0a0a",
     "predicted": "#0b0b0b",
     "soft": "#0c0c0c",
-    "series1": "#060606",
+    "series1": "#111111",
     "series2": "#0d0d0d",
     "series3": "#0e0e0e",
+    "series4": "#0f0f0f",
 }
 WIDE, NARROW = (7.6, 1.0), (3.7, 1.0)  # inches: 72 units to the inch; the page shows a unit as about a pixel
 STYLE = {
@@ -72,7 +73,7 @@ class Plot:
     """A plot with its words.
 
     draw(figure, narrow) draws into an empty figure. text: what a reader who cannot see it needs to know.
-    rows: the same figures as a table, headings first.
+    caption: the line below it, for those who see it. rows: the same figures as a table, headings first.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Plot:
     rows: list[list[str]]
     height: float = 3.0
     narrow_height: float = 3.2
-    note: str = ""
+    caption: str = ""
 
 
 def render(plot: Plot) -> dict[str, str]:
@@ -143,6 +144,36 @@ def only_grid(axes: Any, which: str) -> None:
     axes.grid(True, axis=which)
     axes.spines["left" if which == "x" else "bottom"].set_visible(True)
     axes.spines["bottom" if which == "x" else "left"].set_visible(False)
+
+
+#: where a logarithmic time axis is marked, in seconds
+TIME_MARKS = (1, 10, 60, 600, 3600, 36000, 360000, 3600000)
+
+
+def time_axis(axes: Any) -> None:
+    """A logarithmic axis of seconds, marked at round times."""
+    low, high = axes.get_xlim()
+    marks = [mark for mark in TIME_MARKS if low <= mark <= high]
+    axes.set_xticks(marks, [round_time(mark) for mark in marks])
+    axes.set_xticks([], minor=True)
+
+
+def round_time(value: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if value >= size:
+            return f"{value / size:,.0f} {unit}"
+    return f"{value:.0f} s"
+
+
+def size_axis(axes: Any, most: int) -> None:
+    """A logarithmic axis of bytes, marked at powers of ten, at most `most` of them."""
+    low, high = axes.get_xlim()
+    powers = [power for power in range(0, 16) if low <= 10**power <= high]
+    step = max(1, -(-len(powers) // most))
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    marks = powers[(len(powers) - 1) % step :: step]
+    axes.set_xticks([10**power for power in marks], [f"{10 ** (power % 3)} {units[power // 3]}" for power in marks])
+    axes.set_xticks([], minor=True)
 
 
 def legend_above(axes: Any, columns: int) -> None:

@@ -79,8 +79,7 @@ def drawing(plot: Plot) -> dict[str, Any]:
     return {
         "name": plot.name,
         "title": plot.title,
-        "text": plot.text,
-        "note": plot.note,
+        "caption": plot.caption,
         "rows": plot.rows,
         **render(plot),
     }

@@ -73,6 +73,7 @@ def speed(report: dict[str, Any]) -> Plot | None:
         ],
         height=3.1,
         narrow_height=5.6,
+        caption="Green: faster beyond noise; red: slower beyond noise; grey: no difference beyond noise.",
     )
 
 
@@ -103,11 +104,7 @@ def break_even(report: dict[str, Any]) -> Plot | None:
             axes.plot(length, place, marker="o", color=colour(tint), linestyle="none")
             axes.annotate(f"{length:.2f}", (length, place), (0, 8), textcoords="offset points", ha="center", fontsize=9)
         axes.set_yticks(range(len(rows)), [name.replace(", ", "\n") if narrow else name for name, _, _ in rows])
-        axes.set_xlabel(
-            "tokens per step: measured (dot), break-even (bar)"
-            if narrow
-            else "acceptance length: measured (dot) and needed to break even (bar)"
-        )
+        axes.set_xlabel("tokens per step" if narrow else "acceptance length (tokens per step)")
         axes.set_ylim(-0.6, len(rows) - 0.3)
         axes.margins(x=0.12)
         only_grid(axes, "x")
@@ -127,6 +124,7 @@ def break_even(report: dict[str, Any]) -> Plot | None:
         ],
         height=0.9 + 0.5 * len(rows),
         narrow_height=1.0 + 0.58 * len(rows),
+        caption="The dot is what was measured, the bar what would equal the baseline: the step cost at that load.",
     )
 
 
@@ -169,6 +167,7 @@ def positions(report: dict[str, Any]) -> Plot | None:
         ],
         height=3.0,
         narrow_height=3.2,
+        caption="Of all drafts, how many had their first, second and later token accepted.",
     )
 
 
@@ -216,4 +215,5 @@ def sweep(report: dict[str, Any]) -> Plot | None:
                 for k in sorted(found)
             ],
         ],
+        caption=f"{'; '.join(words)}.".capitalize(),
     )

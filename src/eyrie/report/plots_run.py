@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eyrie.report import curves
-from eyrie.report.figure import Plot, axes_of, colour, legend_above, only_grid
+from eyrie.report.figure import Plot, axes_of, colour, legend_above, only_grid, size_axis, time_axis
 from eyrie.report.lines import seconds, size
 
 TINY = 1e-9
@@ -30,7 +30,7 @@ def waterfall(report: dict[str, Any]) -> Plot | None:
     def draw(figure: Any, narrow: bool) -> None:
         (axes,) = axes_of(figure, 1, narrow)
         left = [0.0] * len(shares)
-        for part, (name, tint) in enumerate((("kept", "eagle3"), ("dropped by a rule", "soft"), ("failed", "bad"))):
+        for part, (name, tint) in enumerate((("kept", "eagle3"), ("dropped", "soft"), ("failed", "bad"))):
             values = [100 * share[2 + part] for share in shares]
             axes.barh(range(len(shares)), values, 0.62, left=left, color=colour(tint), label=name)
             left = [a + b for a, b in zip(left, values, strict=True)]
@@ -65,7 +65,7 @@ def waterfall(report: dict[str, Any]) -> Plot | None:
         ],
         height=1.1 + 0.34 * len(shares),
         narrow_height=1.2 + 0.36 * len(shares),
-        note="Units differ: rows of the sources, turns, training rows, requests.",
+        caption="Dropped: a rule excluded it; failed: work on it broke. Units differ from stage to stage.",
     )
 
 
@@ -122,6 +122,7 @@ def supervised(report: dict[str, Any]) -> Plot | None:
         ],
         height=1.1 + 0.4 * len(sources),
         narrow_height=1.2 + 0.42 * len(sources),
+        caption=f"{share:.1f} % of {known['tokens']:,} tokens teach: the target's own answers. The rest is context.",
     )
 
 
@@ -136,12 +137,14 @@ def vocabulary(report: dict[str, Any]) -> Plot | None:
         (axes,) = axes_of(figure, 1, narrow)
         axes.plot([point[0] for point in curve], [100 * point[1] for point in curve], color=colour("eagle3"))
         axes.axvline(chosen, color=colour("ink"), linewidth=1.2, linestyle=(0, (4, 3)))
-        label = f" {chosen:,} chosen: {100 * known['coverage']:.2f} % "
+        label = f"  {chosen:,} chosen: {100 * known['coverage']:.2f} %  "
         side = "right" if chosen > curve[-1][0] / 20 else "left"
         axes.annotate(label, (chosen, 8), ha=side, fontsize=9.5)
         axes.set_xscale("log")
         axes.set_ylim(0, 104)
-        axes.set_xlabel("size of the draft vocabulary (commonest tokens first)")
+        axes.set_xlabel(
+            "tokens in the draft vocabulary" if narrow else "tokens in the draft vocabulary, commonest first"
+        )
         axes.set_ylabel("% of supervised tokens")
         only_grid(axes, "y")
 
@@ -157,6 +160,8 @@ def vocabulary(report: dict[str, Any]) -> Plot | None:
             *[[name, f"{100 * value:.2f} %"] for name, value in sorted(by_source.items())],
             ["all", f"{100 * known['coverage']:.2f} %"],
         ],
+        caption=f"{known.get('distinct_supervised', 0):,} distinct tokens are supervised. A token outside of the draft "
+        "vocabulary is never accepted.",
     )
 
 
@@ -178,10 +183,12 @@ def forecast(report: dict[str, Any]) -> Plot | None:
                 )
                 axes.plot(real, place, marker="o", color=colour("eagle3"), linestyle="none")
             axes.set_xscale("log")
-            axes.set_title(title, pad=20 if axes is figure.axes[0] else 6)
-            unit = seconds if key == "seconds" else size
-            axes.xaxis.set_major_formatter(lambda value, _, unit=unit: unit(value))
-            axes.xaxis.set_minor_formatter(lambda value, _: "")
+            axes.margins(x=0.1)
+            axes.set_title(title, pad=20 if axes is figure.axes[0] or not narrow else 6)
+            if key == "seconds":
+                time_axis(axes)
+            else:
+                size_axis(axes, 3 if narrow else 4)
             axes.set_yticks(range(len(rows)), [entry["name"].replace("_", " ") for entry in rows])
             only_grid(axes, "x")
         first = figure.axes[0]
@@ -216,6 +223,8 @@ def forecast(report: dict[str, Any]) -> Plot | None:
         ],
         height=1.2 + 0.32 * len(rows),
         narrow_height=1.6 + 0.6 * len(rows),
+        caption=f"In all: forecast {seconds(sum(entry['forecast']['seconds'] for entry in rows))}, "
+        f"took {seconds(sum(entry['seconds'] for entry in rows))}. Both axes are logarithmic.",
     )
 
 
@@ -270,7 +279,7 @@ def training(report: dict[str, Any], points: int) -> Plot | None:
         words += f"Validation accuracy per position after the last epoch: {shares}."
     return Plot(
         "training",
-        "Training",
+        "Loss and accuracy",
         words,
         draw,
         [
@@ -286,4 +295,5 @@ def training(report: dict[str, Any], points: int) -> Plot | None:
         ],
         height=3.1,
         narrow_height=5.6,
+        caption=words,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
@@ -68,13 +67,3 @@ def read(value: Any, path: str) -> float | None:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def path_of(root: Path, run: str) -> Path | None:
-    """The newest report.json of a run below a root, or of a file or folder given by name."""
-    given = Path(run)
-    for candidate in (given, given / "report.json"):
-        if candidate.is_file():
-            return candidate
-    found = sorted((root / "runs" / run / "report").glob("*/report.json"), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else None

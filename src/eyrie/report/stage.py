@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from eyrie.core import atomic, registry
@@ -35,6 +36,8 @@ class Report(Stage):
     def run(self, ctx: Context, work: Work) -> Outcome:
         from eyrie.report import collect, lines, masked, page, previous
 
+        # matplotlib keeps its font list there; a home folder may not be writable
+        os.environ.setdefault("MPLCONFIGDIR", str(ctx.pipeline.root / "cache" / "matplotlib"))
         work.progress.start("gathering", len(self.inputs), "stages")
         value = collect.gather(ctx)
         value["changes"] = previous.changes(ctx, value)
