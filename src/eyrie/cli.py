@@ -30,6 +30,7 @@ EXTRA_VERBS: dict[str, str] = {
     "notify": "eyrie.ops.notify_cli",
     "port": "eyrie.port.cli",
     "teardown": "eyrie.port.teardown_cli",
+    "compare": "eyrie.report.cli",
 }
 
 
