@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """{page, changed, figures}: the page's path, whether it is another one than before, its figures as a table."""
-    from eyrie.report import compare
+    """{page, changed, lines}: the page's path, whether it is another one than before, its figures as aligned lines."""
+    from eyrie.report import compare, lines
 
+    os.environ.setdefault("MPLCONFIGDIR", str(Path(args.root) / "cache" / "matplotlib"))
     root = Path(args.root)
     reports = compare.read(root, args.names)
     text = compare.build(reports)
@@ -31,4 +33,5 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if not args.check:
         atomic.write_text(path, text)
     changed = before != hashlib.sha256(text.encode("utf-8")).hexdigest()
-    return {"page": str(path), "changed": changed, "figures": [["", *reports], *compare.table(reports)]}
+    rows = [["", *(f">{name}" for name in reports)], *compare.table(reports)]
+    return {"page": str(path), "changed": changed, "lines": lines.table(rows)}
