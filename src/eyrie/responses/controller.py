@@ -28,8 +28,8 @@ FIRST = 8
 class Controller:
     """One endpoint's limit. `run` is a task beside the workers; `curve` holds what was measured."""
 
-    def __init__(self, endpoint: Endpoint, settings: Settings, window_s: float = WINDOW_S):
-        self.endpoint, self.settings, self.window_s = endpoint, settings, window_s
+    def __init__(self, endpoint: Endpoint, settings: Settings):
+        self.endpoint, self.settings, self.window_s = endpoint, settings, WINDOW_S
         self.fixed = bool(settings.concurrency)
         self.curve: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None

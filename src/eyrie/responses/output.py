@@ -27,6 +27,7 @@ from eyrie.responses.store import Index, Store
 
 TABLE = "responses.parquet"
 ROWS_PER_GROUP = 1024
+BYTES_PER_GROUP = 8 << 20
 
 
 def schema() -> Any:
@@ -88,11 +89,14 @@ class TableWriter:
         self.path, self.temporary = path, path.with_name(f".{path.name}.tmp")
         self._schema, self._group = arrow_schema, group
         self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
         self._writer = pq.ParquetWriter(self.temporary, arrow_schema, compression="zstd")
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any], size: int = 0) -> None:
+        """size: bytes of the row, roughly; a group ends where memory would grow."""
         self._rows.append(row)
-        if len(self._rows) >= self._group:
+        self._bytes += size
+        if len(self._rows) >= self._group or self._bytes >= BYTES_PER_GROUP:
             self._flush()
 
     def _flush(self) -> None:
@@ -100,7 +104,7 @@ class TableWriter:
 
         if self._rows:
             self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
-            self._rows = []
+            self._rows, self._bytes = [], 0
 
     def close(self) -> None:
         self._flush()
@@ -173,7 +177,9 @@ def _settle(books: Books, job: Job, kinds: set[str], trouble: tuple[bool, str, s
             books.turns.keep()
             books.output_tokens += len(answer.output_ids)
             books.prompt_tokens += len(answer.prompt_ids)
-            table.add(_row(job, turn, answer, history))
+            table.add(
+                _row(job, turn, answer, history), len(history) + 4 * len(answer.prompt_ids) + 9 * len(answer.output_ids)
+            )
         else:
             first = first or answer.kind
             books.turns.drop(answer.kind, f"{job.where} of {turn}")
@@ -198,6 +204,7 @@ def _settle(books: Books, job: Job, kinds: set[str], trouble: tuple[bool, str, s
 
 
 def _row(job: Job, turn: int, answer: Answer, history: str) -> dict[str, Any]:
+    import numpy as np
     import orjson
 
     def text(value: Any) -> str | None:
@@ -209,8 +216,8 @@ def _row(job: Job, turn: int, answer: Answer, history: str) -> dict[str, Any]:
         "turn": turn,
         "messages": history,
         "tools": text(job.script.tools),
-        "prompt_ids": answer.prompt_ids,
-        "output_ids": answer.output_ids,
+        "prompt_ids": np.array(answer.prompt_ids, dtype=np.int32),
+        "output_ids": np.array(answer.output_ids, dtype=np.int32),
         "text": answer.text,
         "reasoning": answer.reasoning,
         "tool_calls": text(answer.tool_calls),
