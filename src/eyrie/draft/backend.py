@@ -14,9 +14,9 @@ from typing import Any
 
 from hs_connectors import HiddenStatesBackend, HiddenStatesTransfer
 
+from eyrie.draft.backend_name import NAME, reads_folder
 from eyrie.hidden_states import convert
 
-NAME = "eyrie"
 POLL_S = 0.02
 
 
@@ -44,7 +44,17 @@ class IndexTransfer(HiddenStatesTransfer):  # type: ignore[misc]
             if time.monotonic() >= deadline:
                 return None
             time.sleep(POLL_S)
-        return convert.load(path)
+        loaded = convert.load(path)
+        if self.wait_s:
+            self._tell(file_idx)
+        return loaded
+
+    def _tell(self, file_idx: int) -> None:
+        """Leave a line for the feeder: one file per process, so that lines never mix."""
+        folder = reads_folder(self.index)
+        folder.mkdir(exist_ok=True)
+        with open(folder / str(os.getpid()), "a", encoding="ascii") as stream:
+            stream.write(f"{file_idx}\n")
 
     def get_generated(self, hs_transfer_params: dict[str, Any]) -> dict[str, Any] | None:
         raise NotImplementedError("the eyrie backend never generates: what is missing is an error")

@@ -27,6 +27,7 @@ class Choice:
     loss: str
     why: str
     warning: bool = False
+    accelerator: bool = True
 
 
 def head_dim_of(config: dict[str, object]) -> int:

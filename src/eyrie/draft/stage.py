@@ -11,16 +11,17 @@ from typing import Any
 
 from eyrie.core import atomic
 from eyrie.core.accounting import Account
-from eyrie.core.errors import EyrieError, GateError, Interrupted
+from eyrie.core.errors import EyrieError, GateError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Fault, Outcome, Stage, Work, tree_bytes
-from eyrie.draft import checkpoints, export, hardware, launch, results, view
+from eyrie.draft import checkpoints, export, feeding, hardware, results, view
 from eyrie.draft.settings import DraftSettings
+from eyrie.draft.training import Training
 from eyrie.draft.watch import Epoch, Watch
 from eyrie.hidden_states import manifest
+from eyrie.hidden_states.store import Store
 
 log = logging.getLogger(__name__)
-POLL_S = 0.25
 
 
 class DraftStage(Stage):
@@ -36,8 +37,9 @@ class DraftStage(Stage):
         settings: DraftSettings = ctx.settings
         train_dir = ctx.out / "train"
         train_dir.mkdir(parents=True, exist_ok=True)
-        _free_the_host(ctx, work)
-        rows = states_of(ctx)
+        windowed = ctx.input("hidden_states").settings.storage == "window"
+        _prepare_the_host(ctx, work, windowed)
+        rows = states_of(ctx, windowed)
         built = view.build(
             ctx.input("tokens").out, rows, ctx.out / "view", settings.val_ratio, settings.seed, settings.total_seq_len
         )
@@ -46,7 +48,9 @@ class DraftStage(Stage):
         watch.read()
         figures: dict[str, Any] = {"hardware": vars(choice), "view": view_figures(built)}
         if finished(watch, train_dir, settings) is None:
-            self._train(ctx, work, built, choice, watch, figures)
+            figures.update(Training(ctx, work, built, choice, watch, windowed).run())
+        if settings.hosts and settings.hosts.index(ctx.pipeline.host) > 0:
+            return _helped(ctx, built, figures)
         chosen = finished(watch, train_dir, settings)
         if chosen is None:
             raise EyrieError(
@@ -100,78 +104,6 @@ class DraftStage(Stage):
 
     # -- parts of run --------------------------------------------------------------------------------------
 
-    def _train(
-        self, ctx: Context, work: Work, built: view.View, choice: hardware.Choice, watch: Watch, figures: dict[str, Any]
-    ) -> None:
-        settings: DraftSettings = ctx.settings
-        train_dir = ctx.out / "train"
-        figures["resumed_from"] = _arm(train_dir, settings)
-        threads = int(ctx.pipeline.execution.get("threads") or os.cpu_count() or 1)
-        arguments = launch.arguments(
-            settings,
-            built,
-            ctx.input("target").out,
-            list(ctx.target.aux_layers),
-            ctx.input("tokens").out / "vocab",
-            train_dir,
-            {"attention": choice.attention, "loss": choice.loss},
-            trust_remote_code=ctx.target.trust_remote_code,
-        )
-        command = launch.command(settings, train_dir, arguments, threads, ctx.pipeline.host, ctx.fingerprint[:12])
-        atomic.write_json(ctx.out / "train" / "command.json", launch.describe(command))
-        has_accelerator = not choice.why.startswith("CPU")
-        env = launch.environment(threads, settings, has_accelerator)
-        work.progress.start("load", 0, "steps")
-        trainer = launch.Trainer(command, train_dir, train_dir / "log", env)
-        try:
-            status = self._follow(work, trainer, watch, settings, train_dir)
-        finally:
-            trainer.kill()
-        watch.read()
-        if status == 75:
-            raise Interrupted("asked to stop", code="interrupted", todo="Run again: it resumes.")
-        if status != 0:
-            raise EyrieError(
-                f"the trainer ended with status {status}.",
-                where=str(trainer.log_path),
-                why=trainer.last_lines(),
-                code="trainer-failed",
-                todo="Run again: it resumes from the last whole checkpoint.",
-            )
-
-    def _follow(
-        self, work: Work, trainer: launch.Trainer, watch: Watch, settings: DraftSettings, train_dir: Path
-    ) -> int | None:
-        """Watch the trainer until it ends; its exit status."""
-        heard = time.monotonic()
-        planned = False
-        while True:
-            status = trainer.poll()
-            if watch.read():
-                heard = time.monotonic()
-                plan = watch.curve.plan
-                if plan and not planned:
-                    planned = True
-                    total = int(plan["steps_per_epoch"]) * int(plan["epochs"])
-                    work.progress.start("train", total, "steps", int(plan["global_step"]))
-                if planned:
-                    work.progress.update(watch.curve.last_step + 1, **watch.progress())
-                protect = {epoch.global_step for epoch in (watch.curve.best,) if epoch}
-                checkpoints.prune(train_dir / "checkpoints", settings.keep_checkpoints, protect)
-            if status is not None:
-                return status
-            if work.stop_requested:
-                return trainer.stop(settings.stop_grace_s)
-            if time.monotonic() - heard > settings.stall_s:
-                raise EyrieError(
-                    f"the trainer has made no step for {settings.stall_s:.0f} s.",
-                    where=str(trainer.log_path),
-                    why=trainer.last_lines(),
-                    code="training-stalled",
-                    todo="It was ended. Run again: it resumes.",
-                )
-            time.sleep(POLL_S)
-
     def _export(self, ctx: Context, watch: Watch, train_dir: Path, chosen: Epoch) -> dict[str, Any]:
         settings: DraftSettings = ctx.settings
         source = next(
@@ -197,8 +129,8 @@ class DraftStage(Stage):
         return {**shown, "input_wait_share": figures["input_wait_share"], "draft": checked}
 
 
-def states_of(ctx: Context) -> dict[int, str]:
-    """{row: absolute path of its states}; refuses states of other layers than the target's."""
+def states_of(ctx: Context, windowed: bool) -> dict[int, str]:
+    """{row: absolute path of its states, there or to come}; refuses states of other layers than the target's."""
     source = ctx.input("hidden_states")
     wanted = ",".join(map(str, ctx.target.captured_layers))
     rows: dict[int, str] = {}
@@ -213,6 +145,9 @@ def states_of(ctx: Context) -> dict[int, str]:
                 code="layers-differ",
                 todo="Run hidden_states again.",
             )
+        if windowed:
+            rows[int(line["row"])] = str(Store(feeding.store_path(ctx)).file(line["key"]))
+            continue
         link = source.out / manifest.LINKS / f"hs_{line['row']}.safetensors"
         rows[int(line["row"])] = os.path.realpath(link)
     return rows
@@ -260,23 +195,23 @@ def view_figures(built: view.View) -> dict[str, Any]:
     }
 
 
-def _arm(train_dir: Path, settings: DraftSettings) -> dict[str, int] | None:
-    """Lay out the newest whole checkpoint for the trainer; None when there is none (start from scratch)."""
-    shutil.rmtree(train_dir / "resume", ignore_errors=True)
-    whole = [item for item in checkpoints.find(train_dir / "checkpoints") if item.epoch < settings.epochs]
-    if not whole:
-        return None
-    checkpoints.arm(whole[-1], train_dir / "resume")
-    newest = whole[-1]
-    log.info("resuming at step %d (epoch %d)", newest.global_step, newest.epoch + 1)
-    return {"epoch": newest.epoch + 1, "local_step": newest.local_step, "global_step": newest.global_step}
-
-
-def _free_the_host(ctx: Context, work: Work) -> None:
-    """Training wants the memory that a server holds."""
+def _prepare_the_host(ctx: Context, work: Work, windowed: bool) -> None:
+    """Training wants the memory that a server holds; in window mode it wants the extract server beside it."""
     from eyrie.serve import switch
 
-    switch.stop(ctx.pipeline, progress=work.progress)
+    if windowed:
+        switch.ensure(ctx.pipeline, "extract", progress=work.progress)
+    else:
+        switch.stop(ctx.pipeline, progress=work.progress)
+
+
+def _helped(ctx: Context, built: view.View, figures: dict[str, Any]) -> Outcome:
+    """The outcome on a host that trained along: the draft is on the first host of the list."""
+    first = ctx.settings.hosts[0]
+    atomic.write_json(ctx.out / "helped.json", {"draft_is_on": first})
+    account = Account()
+    account.keep(built.train + built.val)
+    return Outcome(account, ["helped.json"], {**figures, "draft_is_on": first}, 0)
 
 
 def _weights(folder: Path) -> list[str]:

@@ -82,7 +82,7 @@ class Watch:
             # what the file tells of steps beyond the checkpoint that this attempt starts from did not happen
             start = int(record["plan"]["global_step"])
             self.curve.steps = {step: value for step, value in self.curve.steps.items() if step < start}
-            self.curve.epochs = {key: value for key, value in self.curve.epochs.items() if value.global_step <= start}
+            self.curve.epochs = {key: value for key, value in self.curve.epochs.items() if value.global_step < start}
             self.curve.last_step = start - 1
         elif "checkpoint" in record:
             self.curve.checkpoints.append(record["checkpoint"])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eyrie.core import atomic
 from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError, Interrupted
 from eyrie.core.stage import Work
@@ -59,7 +60,7 @@ class Capture:
     """Captures rows into a store through extract servers.
 
     endpoints: base URLs. revive(url, why) brings a dead or hung server back (or does nothing, for servers that
-    others run); it runs in a thread. on_captured(row, entry), if given, is told of each row that is in the store.
+    others run); it runs in a thread. originals: where bf16 copies of chosen samples go (fp8 stores only).
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class Capture:
         work: Work,
         guard: DiskGuard,
         revive: Callable[[str, str], None] | None = None,
-        on_captured: Callable[[Row, Entry], None] | None = None,
+        originals: Originals | None = None,
     ):
         self.store, self.shape, self.corpus, self.settings = store, shape, corpus, settings
         self.urls, self.model, self.work, self.guard = list(endpoints), model, work, guard
-        self.revive, self.on_captured = revive, on_captured
+        self.revive, self.originals = revive, originals
         self.result = Result()
-        self._pending: list[tuple[Row, Entry]] = []
+        self._pending: list[Entry] = []
         self._committed = time.monotonic()
         self._in_a_row = 0
         self._mutex = threading.Lock()
@@ -199,7 +200,7 @@ class Capture:
 
     def _keep(self, captured: Captured, row: Row, ids: list[int]) -> tuple[Entry, list[str]]:
         """Check the server's file and give it its place (in a thread)."""
-        return keep(self.store, self.shape, captured.path, row, ids)
+        return keep(self.store, self.shape, captured.path, row, ids, self.originals)
 
     def _settle(self, item: Item, entry: Entry, warnings: list[str]) -> None:
         self._left -= 1
@@ -207,7 +208,7 @@ class Capture:
         self.result.tokens += entry.tokens
         self.result.bytes += entry.bytes
         self.result.warnings += [f"row {item.row.row}: {text}" for text in warnings]
-        self._pending.append((item.row, entry))
+        self._pending.append(entry)
         self.work.progress.advance(1, entry.bytes)
 
     def _failed(self, item: Item, reason: str, detail: str) -> None:
@@ -231,10 +232,7 @@ class Capture:
             batch, self._pending = self._pending, []
             self._committed = time.monotonic()
             if batch:
-                self.store.record(entry for _, entry in batch)
-                if self.on_captured:
-                    for row, entry in batch:
-                        self.on_captured(row, entry)
+                self.store.record(batch)
 
     # -- outages -------------------------------------------------------------------------------------------
 
@@ -279,10 +277,27 @@ async def _first_error(tasks: list[asyncio.Task[Any]]) -> None:
             raise task.exception()  # type: ignore[misc]
 
 
-def keep(store: Store, shape: Shape, source: Path, row: Row, ids: Sequence[int]) -> tuple[Entry, list[str]]:
+@dataclass(frozen=True)
+class Originals:
+    """bf16 copies of a few samples beside an fp8 store, for the fidelity check: folder and keys."""
+
+    folder: Path
+    keys: frozenset[str]
+
+    def take(self, source: Path, key: str) -> None:
+        if key in self.keys:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic.write_bytes(self.folder / f"{key}.safetensors", source.read_bytes())
+
+
+def keep(
+    store: Store, shape: Shape, source: Path, row: Row, ids: Sequence[int], originals: Originals | None = None
+) -> tuple[Entry, list[str]]:
     """Check a bf16 states file as served, convert it if the store is fp8, and file it. Raises BadFile."""
     warnings = files.check_file(source, shape, ids, dtype="bf16")
     if shape.dtype == "fp8":
+        if originals:
+            originals.take(source, row.key)
         convert.to_fp8(source)
     digest = files.checksum(source)
     size = source.stat().st_size

@@ -179,7 +179,9 @@ def reviver(ctx: Context, work: Work) -> Callable[[str, str], None]:
 
 def sweep_server_folder(ctx: Context, older_s: float = 60.0) -> int:
     """Remove states that nobody waits for: an extract server writes a file for every request, probes included."""
-    folder = ctx.pipeline.root / "server" / "extract"
+    from eyrie.serve import launch
+
+    folder = launch.storage(ctx.pipeline.root)
     limit = time.time() - older_s
     count = 0
     for path in folder.glob("*.safetensors"):

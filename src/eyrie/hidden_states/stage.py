@@ -9,8 +9,8 @@ from typing import Any
 from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Fault, Outcome, Stage, Work
-from eyrie.hidden_states import forecast, manifest, plan
-from eyrie.hidden_states.capture import Capture, Result, account_of
+from eyrie.hidden_states import fidelity, forecast, manifest, plan, window
+from eyrie.hidden_states.capture import Capture, Originals, Result, account_of
 from eyrie.hidden_states.disk import DiskGuard
 from eyrie.hidden_states.settings import HiddenStatesSettings
 from eyrie.hidden_states.store import Store
@@ -40,22 +40,19 @@ class HiddenStatesStage(Stage):
         todo = self._todo(ctx, fresh=False)
         settings: HiddenStatesSettings = ctx.settings
         if settings.storage == "window":
-            from eyrie.hidden_states import window
-
             return window.declare(ctx, todo)
         with Store(ctx.base / "store") as store:
             figures: dict[str, Any] = {"rows": len(todo.rows), "unique": len({row.key for row in todo.rows})}
             figures["reused"] = figures["unique"] - len(todo.missing)
+            originals = fidelity.originals(ctx, store, todo) if settings.dtype == "fp8" else None
             result = Result()
             if todo.missing:
                 figures["probe"] = plan.prove(ctx, todo, work)
                 figures["forecast"] = forecast.of_rows(ctx, todo, figures["probe"])
-                result = self._capture(ctx, store, todo, work)
+                result = self._capture(ctx, store, todo, work, originals)
                 forecast.remember_rate(ctx.base, result)
-            if settings.dtype == "fp8":
-                from eyrie.hidden_states import fidelity
-
-                figures["fidelity"] = fidelity.check(ctx, store, todo, work)
+            if originals:
+                figures["fidelity"] = fidelity.check(ctx, store, todo, originals)
             figures.update(forecast.outcome(figures.get("forecast"), result))
             failed = {f"row {row.row}": result.failures[row.key][0] for row in todo.rows if row.key in result.failures}
             self._check_failures(settings, todo, result, failed)
@@ -96,7 +93,7 @@ class HiddenStatesStage(Stage):
             self._known = known
         return known
 
-    def _capture(self, ctx: Context, store: Store, todo: plan.Todo, work: Work) -> Result:
+    def _capture(self, ctx: Context, store: Store, todo: plan.Todo, work: Work, originals: Originals | None) -> Result:
         settings: HiddenStatesSettings = ctx.settings
         _, size = store.totals()
         work.progress.bytes = size
@@ -112,6 +109,7 @@ class HiddenStatesStage(Stage):
             work=work,
             guard=DiskGuard(ctx.base, settings),
             revive=plan.reviver(ctx, work),
+            originals=originals,
         )
         return capture.run(todo.missing)
 
