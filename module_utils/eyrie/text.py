@@ -58,7 +58,8 @@ def progress_text(stage, progress):
     if progress["eta_s"] is not None and progress["total"]:
         text += ", %s left" % human_seconds(progress["eta_s"])
     for key in sorted(progress.get("detail") or {}):
-        text += ", %s %s" % (key, brief(progress["detail"][key], 24))
+        if progress["detail"][key] not in (None, "", [], {}):
+            text += ", %s %s" % (key, brief(progress["detail"][key], 60))
     return text
 
 
