@@ -7,24 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
-from eyrie.core.errors import EyrieError, GateError
+from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Pipeline
 from eyrie.gates import draft as draft_gates
 from eyrie.gates import engine, tensors, vocabulary, weights
 
 Gate = dict[str, Any]
-
-
-def check(pipeline: Pipeline, document: dict[str, Any]) -> None:
-    """Raise GateError naming each gate that refuses (a gate that cannot be checked yet refuses a start)."""
-    refused = [gate for gate in report(pipeline, document) if not gate["ok"]]
-    if refused:
-        raise GateError(
-            f"{document['profile']} is refused before it starts: "
-            + " ".join(f"[{gate['name']}] {gate['message']}" for gate in refused),
-            code="gate-refused",
-            todo="The server that runs was not touched.",
-        )
 
 
 def report(pipeline: Pipeline, document: dict[str, Any]) -> list[Gate]:

@@ -1,4 +1,4 @@
-"""`eyrie server VERB`: plan, start, stop, status, prove, exec, lint."""
+"""`eyrie server VERB`: plan, start, begin, look, stop, status, prove, exec, lint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ def parser() -> argparse.ArgumentParser:
     for name, help_text in (
         ("plan", "which unit would stop and start, and why"),
         ("start", "make a profile serve, with proof"),
+        ("begin", "make a profile serve in the background, or attach to that"),
+        ("look", "where that stands"),
+        ("act", "the background switch itself (the supervisor runs this)"),
         ("prove", "prove what serves now"),
     ):
         sub = verbs.add_parser(name, help=help_text)
         sub.add_argument("profile", choices=PROFILES)
         sub.add_argument("--spec", default="-")
+        if name == "look":
+            sub.add_argument("--seconds", type=float, default=0.0, help="wait so long for its end")
     for name, help_text in (("stop", "stop whatever serves"), ("status", "what serves")):
         sub = verbs.add_parser(name, help=help_text)
         sub.add_argument("--spec", default="-")
@@ -45,7 +50,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     pipeline = Pipeline(read_spec(args.spec))
     verbs: dict[str, Callable[[Pipeline, argparse.Namespace], dict[str, Any]]]
-    verbs = {"plan": _plan, "start": _start, "stop": _stop, "status": _status, "prove": _prove}
+    verbs = {
+        "plan": _plan,
+        "start": _start,
+        "begin": _begin,
+        "look": _look,
+        "act": _act,
+        "stop": _stop,
+        "status": _status,
+        "prove": _prove,
+    }
     return verbs[verb](pipeline, args)
 
 
@@ -69,12 +83,27 @@ def _plan(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _start(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
-    from dataclasses import asdict
+    from eyrie.serve import background, switch
 
-    from eyrie.serve import records, switch
+    return background.shown(pipeline, switch.ensure(pipeline, args.profile))
 
-    serving = switch.ensure(pipeline, args.profile)
-    return {**asdict(serving), "log": str(serving.log), "record": records.read(records.serving_path(pipeline.root))}
+
+def _begin(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import background
+
+    return background.begin(pipeline, args.profile)
+
+
+def _look(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import background
+
+    return background.look(pipeline, args.profile, args.seconds)
+
+
+def _act(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:
+    from eyrie.serve import background
+
+    return background.act(pipeline, args.profile)
 
 
 def _stop(pipeline: Pipeline, args: argparse.Namespace) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from eyrie.core.fingerprint import fingerprint
 from eyrie.core.pipeline import Pipeline
-from eyrie.serve import execute, launch
+from eyrie.serve import execute, launch, lint
 from eyrie.serve.settings import PROFILES, ServerSettings
 from eyrie.supervise import Program, backend
 from eyrie.supervise.base import Supervisor, UnitStatus
@@ -52,6 +53,20 @@ class House:
     def active(self) -> list[str]:
         """Profiles whose unit is active or whose process lives without it (its supervisor died)."""
         return [name for name in PROFILES if self.status(name).active or self.launched(name)]
+
+    def unit_digest(self, profile: str) -> str:
+        """SHA-256 over the unit's files and drop-ins; '' where the supervisor has none. They may be edited by hand."""
+        files = self.supervisor.unit_files(self.unit(profile))
+        return fingerprint([file.read_text("utf-8", "replace") for file in files]) if files else ""
+
+    def unit_faults(self, profile: str) -> list[str]:
+        """What systemd would misread in the unit's files."""
+        return [
+            f"{file}:{finding.line}: {finding.message}"
+            for number, file in enumerate(self.supervisor.unit_files(self.unit(profile)))
+            for finding in lint.unit(file.read_text("utf-8", "replace"))
+            if finding.level == lint.ERROR and (number == 0 or finding.line)  # a drop-in need not hold everything
+        ]
 
     def log(self, profile: str) -> Path:
         return launch.log_path(self.root, profile)

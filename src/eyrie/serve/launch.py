@@ -112,7 +112,7 @@ def environment(pipeline: Pipeline, settings: ServerSettings, device: str) -> di
     cache = pipeline.root / "cache"
     found = {
         "HOME": str(cache / "home"),
-        "HF_HOME": str(cache / "huggingface"),
+        "HF_HOME": str(cache / "hf"),
         "XDG_CACHE_HOME": str(cache),
         "VLLM_CACHE_ROOT": str(cache / "vllm"),
         "TMPDIR": str(cache / "tmp"),

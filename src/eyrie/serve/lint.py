@@ -18,7 +18,8 @@ from eyrie.serve import quoting
 ERROR, WARNING = "error", "warning"
 #: specifiers that may stand anywhere, and those that are only meant at the start of a path
 ANYWHERE, PATHS = set("iInNpPjJ%"), set("hStTLCEdY")
-MIN_STOP_S = 120.0
+#: shorter than that no engine stops; shorter than this a large one may not
+MIN_STOP_S, GOOD_STOP_S = 10.0, 120.0
 #: programs and modules that start a serving engine
 _ENGINE = re.compile(r"(.*/)?(vllm|sglang|eyrie)|(vllm|sglang)\..+")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -208,9 +209,10 @@ def _stop(service: dict[str, Setting], start: Setting) -> list[Finding]:
     stop = service.get("TimeoutStopSec")
     drain = re.search(r"--shutdown-timeout[= ](\d+)", start.value)
     least = max(MIN_STOP_S, float(drain[1]) + 1 if drain else 0.0)
-    if stop is not None and seconds(stop.value) < least:
-        text = f"TimeoutStopSec={stop.value} is shorter than {least:.0f} s: SIGKILL in the middle leaves orphans."
-        found.append(Finding(stop.line, ERROR, "stop-timeout", text))
+    if stop is not None and seconds(stop.value) < max(least, GOOD_STOP_S):
+        level = ERROR if seconds(stop.value) < least else WARNING
+        text = f"TimeoutStopSec={stop.value} is short: SIGKILL in the middle of a stop leaves orphans on the GPU."
+        found.append(Finding(stop.line, level, "stop-timeout", text))
     return found
 
 

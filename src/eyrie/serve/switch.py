@@ -61,10 +61,11 @@ def plan(pipeline: Pipeline, profile: str, overrides: dict[str, Any] | None = No
     document = launch.document(pipeline, profile, overrides)
     house = House(pipeline, settings)
     active = house.active()
-    current = house.launched(profile)
-    up_to_date = active == [profile] and current.get("fingerprint") == document["fingerprint"]
-    before = launch.read(house.root, profile) if current else {}
-    changed = [] if up_to_date else differences(before, document)
+    running = house.launched(profile)
+    unit = _unit_difference(house, profile, running)
+    up_to_date = active == [profile] and running.get("fingerprint") == document["fingerprint"] and not unit
+    before = launch.read(house.root, profile) if running else {}
+    changed = [] if up_to_date else differences(before, document) + unit
     stops = [name for name in active if name != profile or not up_to_date]
     return {
         "profile": profile,
@@ -74,9 +75,39 @@ def plan(pipeline: Pipeline, profile: str, overrides: dict[str, Any] | None = No
         "stops": [house.unit(name) for name in stops],
         "starts": [] if up_to_date else [house.unit(profile)],
         "differences": [item for item in changed if item["name"] not in ("fingerprint", "schema", "argv")],
-        "gates": server_gates.report(pipeline, document),
+        "gates": gates(pipeline, house, document),
         "supervisor": house.supervisor.kind,
     }
+
+
+def gates(pipeline: Pipeline, house: House, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everything that can be known to be wrong before the running server is touched."""
+    faults = house.unit_faults(document["profile"])
+    unit = server_gates.gate("unit-file", " ".join(faults) or None)
+    return [*server_gates.report(pipeline, document), unit]
+
+
+def check_gates(pipeline: Pipeline, house: House, document: dict[str, Any]) -> None:
+    """Raise GateError naming each gate that refuses (one that cannot be checked yet refuses a start)."""
+    refused = [gate for gate in gates(pipeline, house, document) if not gate["ok"]]
+    if refused:
+        raise GateError(
+            f"{document['profile']} is refused before it starts: "
+            + " ".join(f"[{gate['name']}] {gate['message']}" for gate in refused),
+            code="gate-refused",
+            todo="The server that runs was not touched.",
+        )
+
+
+def _unit_difference(house: House, profile: str, running: dict[str, Any]) -> list[dict[str, Any]]:
+    """Whether the unit's files changed since the running server was proven (by the role, or by hand)."""
+    known = records.read(records.serving_path(house.root))
+    if not running or known.get("pid") != running.get("pid") or "unit_digest" not in known:
+        return []
+    digest = house.unit_digest(profile)
+    if digest == known["unit_digest"]:
+        return []
+    return [{"name": "unit file", "current": short(known["unit_digest"]), "desired": short(digest)}]
 
 
 def ensure(
@@ -89,8 +120,8 @@ def ensure(
     """
     settings = server_settings.load(pipeline)
     document = launch.document(pipeline, profile, overrides)
-    server_gates.check(pipeline, document)
     house, note = House(pipeline, settings), _Note(progress)
+    check_gates(pipeline, house, document)
     with records.one_switch(house.root, settings.start_timeout_s, note):
         if _serves(house, document):
             return _serving(house, document, False, 0.0)
@@ -100,6 +131,12 @@ def ensure(
         finally:
             note.end()
     return _serving(house, document, True, seconds)
+
+
+def current(pipeline: Pipeline, document: dict[str, Any]) -> Serving | None:
+    """The server of exactly this document if it serves now, alone and proven; changes nothing."""
+    house = House(pipeline, server_settings.load(pipeline))
+    return _serving(house, document, False, 0.0) if _serves(house, document) else None
 
 
 def stop(pipeline: Pipeline, progress: Progress | None = None) -> None:
@@ -130,7 +167,10 @@ def _serving(house: House, document: dict[str, Any], started: bool, seconds: flo
 
 def _serves(house: House, document: dict[str, Any]) -> bool:
     """Whether exactly this document serves, alone and proven."""
-    if house.active() != [document["profile"]] or not house.status(document["profile"]).active:
+    profile = document["profile"]
+    if house.active() != [profile] or not house.status(profile).active:
+        return False
+    if _unit_difference(house, profile, house.launched(profile)):
         return False
     try:
         identity.prove_document(house.root, document)
@@ -305,6 +345,7 @@ def _remember(
             "fingerprint": document["fingerprint"],
             "pid": record.get("pid"),
             "start": record.get("start"),
+            "unit_digest": house.unit_digest(document["profile"]),
             "identity": proof,
             "since": time.time(),
             "switch_s": round(seconds, 3),

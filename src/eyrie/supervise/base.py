@@ -74,6 +74,10 @@ class Supervisor(ABC):
     def log_hint(self, name: str) -> str:
         """The command that shows the unit's log to a person."""
 
+    def unit_files(self, name: str) -> list[Path]:
+        """Files outside of our folders that decide how the unit runs; [] where there are none."""
+        return []
+
     def wait_stopped(self, name: str, timeout_s: float) -> None:
         """Return once the unit is not active any more. Raises EyrieError at the limit."""
         deadline = time.monotonic() + timeout_s

@@ -130,7 +130,7 @@ def job_environment(pipeline: Pipeline) -> dict[str, str]:
     cache = pipeline.root / "cache"
     (cache / "tmp").mkdir(parents=True, exist_ok=True)
     environment = {
-        "HF_HOME": str(cache / "huggingface"),
+        "HF_HOME": str(cache / "hf"),
         "HF_DATASETS_CACHE": str(cache / "datasets"),
         "HF_XET_CACHE": str(cache / "xet"),
         "TMPDIR": str(cache / "tmp"),

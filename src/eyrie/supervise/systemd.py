@@ -35,6 +35,8 @@ class Systemd(Supervisor):
                     code="unit-missing",
                     todo="Run playbooks/serve.yml (train.yml does): the server role installs it.",
                 )
+            if self.show(program.name, "NeedDaemonReload").get("NeedDaemonReload") == "yes":
+                self._call(["systemctl", "daemon-reload"], "daemon-reload")
             self._systemctl("reset-failed", unit, check=False)
             self._systemctl("start", unit)
             return
@@ -73,6 +75,12 @@ class Systemd(Supervisor):
 
     def log_hint(self, name: str) -> str:
         return f"journalctl -u {unit_name(name)} -n 50"
+
+    def unit_files(self, name: str) -> list[Path]:
+        """The unit's file and its drop-ins, as they lie on disk; [] when it is not installed."""
+        shown = self.show(name, "FragmentPath,DropInPaths")
+        paths = [shown.get("FragmentPath", ""), *shown.get("DropInPaths", "").split()]
+        return [Path(path) for path in paths if path]
 
     def show(self, name: str, properties: str = PROPERTIES) -> dict[str, str]:
         done = subprocess.run(

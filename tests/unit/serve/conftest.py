@@ -44,7 +44,7 @@ class Run:
                 "run": "main",
                 "target": {
                     "name": "toy",
-                    "source": {"kind": "path", "path": str(root / "target")},
+                    "source": {"kind": "path", "path": str(root / "source")},
                     "hidden_size": checkpoints.HIDDEN,
                     "num_hidden_layers": checkpoints.LAYERS,
                     "num_attention_heads": checkpoints.HEADS,
@@ -57,9 +57,9 @@ class Run:
                 "execution": {"supervisor": "supervisord"},
             }
         )
-        checkpoints.write_target(root / "target")
+        checkpoints.write_target(root / "source")
+        self.model = checkpoints.write_target(self.pipeline.context("target").out)
         checkpoints.write_draft(root / "draft" / "checkpoint")
-        self.pipeline._contexts["target"] = SimpleNamespace(out=root / "target")
         self.pipeline._contexts["draft"] = SimpleNamespace(out=root / "draft")
 
     @property

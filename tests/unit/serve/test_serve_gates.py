@@ -61,11 +61,11 @@ def test_a_draft_that_is_not_made_yet_is_pending_in_the_plan(serving):
 
 def test_a_model_that_is_not_what_the_inventory_says(serving):
     for key, value in (("hidden_size", 16), ("num_hidden_layers", 4), ("vocab_size", 41)):
-        checkpoints.write_target(serving.root / "target", **{key: value})
+        checkpoints.write_target(serving.model, **{key: value})
         with pytest.raises(GateError) as caught:
             serving.ensure("baseline")
         assert f"target.{key}" in caught.value.what
-    (serving.root / "target" / "config.json").write_text("{")
+    (serving.model / "config.json").write_text("{")
     with pytest.raises(GateError, match="no model yet"):
         serving.ensure("extract")
 

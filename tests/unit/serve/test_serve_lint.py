@@ -111,6 +111,8 @@ def test_stopping_ends_every_process_and_takes_its_time():
     bad = "ExecStart=/bin/serve --shutdown-timeout 60\nTimeoutStopSec=5\nKillMode=process"
     assert sorted(codes(service(bad))) == ["kill-mode", "stop-timeout"]
     assert codes(service("ExecStart=/bin/serve --shutdown-timeout 300\nTimeoutStopSec=180")) == ["stop-timeout"]
+    short = lint.unit(service("ExecStart=/bin/serve\nTimeoutStopSec=30"))
+    assert [(finding.level, finding.code) for finding in short] == [("warning", "stop-timeout")]
     assert codes(service("ExecStart=/bin/serve\nTimeoutStopSec=2min\nKillMode=control-group")) == []
 
 
