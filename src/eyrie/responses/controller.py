@@ -34,6 +34,7 @@ class Controller:
         self.curve: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
         self._hold_until = 0.0
+        self._searched_from = 0
         self._loop = endpoint.client.loop
 
     def start(self, limit: int) -> None:
@@ -52,7 +53,7 @@ class Controller:
             left = self._hold_until - self._loop.time()
             if left > 0:
                 await asyncio.sleep(left)
-                self.best = None
+                self.best, self._searched_from = None, len(self.curve)
             point = await self._measure()
             if point is not None and self._loop.time() >= self._hold_until:
                 self.curve.append(point)
@@ -106,7 +107,13 @@ class Controller:
             else:
                 self.endpoint.limit = min(limit * 2, most)
         else:
-            self._hold(self.best["concurrency"])
+            self._hold(self._least())
+
+    def _least(self) -> int:
+        """The smallest limit of this search whose rate is within GAIN of the best: more would only wait longer."""
+        search = self.curve[self._searched_from :]
+        most = max(point["tok_s"] for point in search)
+        return min(int(point["concurrency"]) for point in search if point["tok_s"] * GAIN >= most)
 
     def _hold(self, limit: int) -> None:
         self.endpoint.limit, self._hold_until = limit, self._loop.time() + REPROBE_S

@@ -45,9 +45,10 @@ def test_limit_rises_until_the_rate_stops_growing(tmp_path, quick):
     rates = {point["concurrency"]: point["tok_s"] for point in found.curve}
     assert list(rates)[:3] == [8, 16, 32]
     assert rates[16] > 1.5 * rates[8]
-    assert found.endpoint.limit in (32, 64), f"32 slots: {found.curve}"
-    assert rates[32] > 1.5 * rates[16]
-    assert max(rates) <= 128
+    assert rates[32] > 1.4 * rates[16]
+    assert max(rates) <= 256, "it stops soon after the 32 slots are full"
+    assert 32 <= found.endpoint.limit <= 128
+    assert rates[found.endpoint.limit] * 1.05 >= max(rates.values())
 
 
 def test_latency_bound_is_kept(tmp_path, quick):
