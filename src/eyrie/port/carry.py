@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.core.pipeline import Pipeline
-from eyrie.core.spec import load
 from eyrie.port.cli import need
-from eyrie.port.transfer import Limits, Way
 
 
 def survey(pipeline: Pipeline | None, request: dict[str, Any]) -> dict[str, Any]:
@@ -110,12 +108,3 @@ def probe(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
 
     (to,) = need(request, "to")
     return moving.probe(pipeline, to, int(request.get("bytes") or moving.PROBE_BYTES))
-
-
-def way_of(to: dict[str, Any]) -> Way:
-    """The remote shell of a destination {rsh, host}."""
-    return Way(tuple(to.get("rsh") or ()), str(to.get("host") or ""))
-
-
-def limits_of(data: dict[str, Any] | None) -> Limits:
-    return load(Limits, data or {}, "port.limits")

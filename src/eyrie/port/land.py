@@ -32,12 +32,21 @@ def incoming(pipeline: Pipeline, host: str, run: str) -> Path:
 
 
 def prepare(pipeline: Pipeline, host: str, run: str, trees: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make the incoming folders; {folder, rrsync}: the restricted shell's path, '' where rsync brings none."""
+    """Make the incoming folders; {folder, rrsync, host_keys}.
+
+    rrsync: the restricted shell's path, '' where rsync brings none. host_keys: this host's public SSH keys.
+    """
     folder = incoming(pipeline, host, run)
     for tree in trees:
         (folder / tree["stage"] / tree["tree"]).mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    return {"folder": str(folder), "rrsync": shutil.which("rrsync") or ""}
+    return {"folder": str(folder), "rrsync": shutil.which("rrsync") or "", "host_keys": _host_keys()}
+
+
+def _host_keys(folder: Path = Path("/etc/ssh")) -> list[str]:
+    """Type and key of each host key ('ssh-ed25519 AAAA...'), for the other host's known_hosts."""
+    lines = [path.read_text("utf-8").split() for path in sorted(folder.glob("ssh_host_*_key.pub"))]
+    return [" ".join(words[:2]) for words in lines if len(words) >= 2]
 
 
 def land(pipeline: Pipeline, plan: dict[str, Any], folder: Path, sha256: str) -> dict[str, Any]:

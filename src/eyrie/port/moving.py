@@ -21,7 +21,7 @@ from eyrie.core.fingerprint import fingerprint
 from eyrie.core.pipeline import Pipeline
 from eyrie.core.progress import Progress
 from eyrie.core.spec import load
-from eyrie.port import keys, manifest, transfer
+from eyrie.port import keys, manifest, transfer, ways
 from eyrie.port.manifest import Entry
 from eyrie.port.survey import port_dir
 from eyrie.port.transfer import Limits, Way
@@ -32,7 +32,11 @@ _SMALL = 64 << 10
 
 @dataclass(frozen=True)
 class Move:
-    """One pack to one place. to_local: the near end is the destination (a pull); else the near end is the source."""
+    """One pack to one place.
+
+    to_local: the near end is the destination (a pull); else the near end is the source. seal: send the manifest after
+    the trees; off while further trees of the same pack are to come.
+    """
 
     trees: list[dict[str, Any]]
     manifest: Path
@@ -42,10 +46,11 @@ class Move:
     limits: Limits
     to_local: bool = False
     progress: Path | None = None
+    seal: bool = True
 
     @classmethod
     def of(cls, request: dict[str, Any]) -> Move:
-        """From a request {trees, manifest, sha256, to: {rsh, host, folder}, limits?, pull?, progress?}."""
+        """From a request {trees, manifest, sha256, to: {connection | rsh, host; folder}, limits?, pull?, seal?}."""
         missing = [name for name in ("trees", "manifest", "sha256", "to") if request.get(name) is None]
         if missing:
             raise SpecError(f"the request lacks {', '.join(missing)}.", where="port.send", code="request-incomplete")
@@ -54,11 +59,12 @@ class Move:
             trees=request["trees"],
             manifest=Path(request["manifest"]),
             sha256=request["sha256"],
-            way=Way(tuple(to.get("rsh") or ()), str(to.get("host") or "")),
+            way=way_of(to),
             folder=str(to.get("folder") or ""),
             limits=load(Limits, request.get("limits") or {}, "port.limits"),
             to_local=bool(request.get("pull")),
             progress=Path(request["progress"]) if request.get("progress") else None,
+            seal=request.get("seal", True) is not False,
         )
 
 
@@ -86,13 +92,15 @@ def send_pack(move: Move, check_stop: Callable[[], None] = lambda: None) -> dict
             near, far = move.way.place(tree["path"]), there
             Path(there).mkdir(parents=True, exist_ok=True)
         attempts += transfer.send(entries, near, far, move.way, move.limits, moved, check_stop)
-    attempts += _send_manifest(move, check_stop)
+    if move.seal:
+        attempts += _send_manifest(move, check_stop)
+    sent = [entry for tree in move.trees for entry in listed.of(tree["stage"], tree["tree"]) if entry.sha256]
     return {
-        "files": sum(1 for entry in listed.entries if entry.sha256),
-        "bytes": listed.bytes,
+        "files": len(sent),
+        "bytes": sum(entry.bytes for entry in sent),
         "seconds": round(time.monotonic() - begin, 2),
         "attempts": attempts,
-        "cuts": attempts - len(move.trees) - 1,
+        "cuts": attempts - len(move.trees) - int(move.seal),
     }
 
 
@@ -228,10 +236,17 @@ def _timed(scratch: Path, name: str, size: int, folder: str, way: Way, limits: L
     return time.monotonic() - begin
 
 
+def way_of(to: dict[str, Any]) -> Way:
+    """{connection: {...}} as the inventory says it, or {rsh, host} as rsync takes it; neither: this machine."""
+    if to.get("connection"):
+        return ways.way(to["connection"])
+    return Way(tuple(to.get("rsh") or ()), str(to.get("host") or ""))
+
+
 def direct_way(pipeline: Pipeline, to: dict[str, Any]) -> Way:
-    """{address, port, user, host_keys} -> ssh with this port's key; {rsh, host} is taken as it is."""
-    if to.get("rsh") or not to.get("address"):
-        return Way(tuple(to.get("rsh") or ()), str(to.get("host") or ""))
+    """{address, port, user, host_keys} -> ssh with this port's key; any other form is taken as it is."""
+    if not to.get("address"):
+        return way_of(to)
     words = keys.ssh_words(
         pipeline, str(to["address"]), int(to.get("port") or 22), str(to.get("user") or "root"), list(to["host_keys"])
     )
