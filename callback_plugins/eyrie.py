@@ -28,6 +28,8 @@ from ansible.plugins.callback.default import CallbackModule as Default
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 TEXTS = ("msg", "module_stderr", "module_stdout", "stderr", "stdout", "exception")
 CHARS = 20000
+#: parts of a failed result that are shown as lines, or only with -v
+BULKY = ("lines", "findings", "plan", "stages", "diff", "invocation", "doctor", "status")
 
 
 def doctor_lines(result):
@@ -56,6 +58,10 @@ class CallbackModule(Default):
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "eyrie"
 
+    def _task_start(self, task, prefix=None):
+        if not self._is_quiet(task):
+            super()._task_start(task, prefix)
+
     def v2_runner_retry(self, result):
         text = result.result.get("progress_text")
         if not text:
@@ -63,12 +69,17 @@ class CallbackModule(Default):
         self._display.display("  [%s] %s" % (self.host_label(result), text), color=C.COLOR_DEBUG)
 
     def v2_runner_on_ok(self, result):
+        if self._is_quiet(result.task):
+            return
         lines = result.result.get("lines") if self._is_ours(result) else None
         super().v2_runner_on_ok(result)
         self._show(lines)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         lines = result.result.get("lines") if self._is_ours(result) else None
+        if self._is_ours(result) and self._display.verbosity < 1:
+            for key in BULKY:
+                result.result.pop(key, None)
         super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
         self._show(lines)
         if not ignore_errors:
@@ -77,6 +88,11 @@ class CallbackModule(Default):
     def v2_runner_on_unreachable(self, result):
         super().v2_runner_on_unreachable(result)
         self._show(doctor_lines({"msg": f"UNREACHABLE! {result.result.get('msg', '')}"}))
+
+    def _is_quiet(self, task):
+        """Checks of a role's arguments speak only when they fail."""
+        action = str(getattr(task, "action", "")).rpartition(".")[2]
+        return action == "validate_argument_spec" and self._display.verbosity < 1
 
     @staticmethod
     def _is_ours(result):

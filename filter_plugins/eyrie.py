@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import importlib.util
 import os
 import re
 
@@ -65,6 +66,15 @@ def eyrie_unknown_names(names, project, inventories=()):
     return found
 
 
+def eyrie_sources_sha256(project):
+    """Hash of the node package's sources: what the host's package is compared with."""
+    path = os.path.join(project, "module_utils", "eyrie", "sources.py")
+    spec = importlib.util.spec_from_file_location("eyrie_sources", path)
+    sources = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sources)
+    return sources.tree_sha256(project, sources.files(project))
+
+
 class FilterModule(object):
     def filters(self):
-        return {"eyrie_unknown_names": eyrie_unknown_names}
+        return {"eyrie_unknown_names": eyrie_unknown_names, "eyrie_sources_sha256": eyrie_sources_sha256}

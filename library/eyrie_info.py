@@ -108,20 +108,31 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.eyrie.cli import Cli, CliError
 from ansible.module_utils.eyrie.estimate import estimate
-from ansible.module_utils.eyrie.stage import STAGES, default_cli, unplanned, wait_stage
+from ansible.module_utils.eyrie.stage import ABSENT, STAGES, default_cli, unplanned, wait_stage
 from ansible.module_utils.eyrie.text import plan_lines, status_lines, summary_lines, verify_lines
 
 #: a job that has run for an hour is looked at for a minute at a time
 GROW = 60.0
 LONGEST_S = 60.0
+BARE = "Nothing is installed on this host yet: the forecasts are the profile's planning figures."
+OLDER = "The host's node package is another one, which cannot plan this spec; it is replaced first. It said: %s"
 
 
 def plan(module, cli, spec):
+    install = estimate("runtime", spec)
     if not cli.installed:
         plans = [unplanned(stage, spec) for stage in STAGES]
-        return {"stages": plans, "lines": plan_lines(plans, False, estimate("runtime", spec))}
-    plans = cli.call("plan", "all", spec=spec)["stages"]
-    return {"stages": plans, "lines": plan_lines(plans, True)}
+        return {"stages": plans, "lines": [*plan_lines(plans, dict(ABSENT, forecast=install)), BARE]}
+    other = cli.replaced_by(spec)
+    note = other and dict(other, forecast={"bytes": 0, "seconds": 5})
+    try:
+        plans = cli.call("plan", "all", spec=spec)["stages"]
+    except CliError as error:
+        if not other:
+            raise
+        plans = [unplanned(stage, spec, other) for stage in STAGES]
+        return {"stages": plans, "lines": [*plan_lines(plans, note), OLDER % error.msg]}
+    return {"stages": plans, "lines": plan_lines(plans, note)}
 
 
 def wait(module, cli, spec):

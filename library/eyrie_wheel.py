@@ -51,7 +51,6 @@ path:
   returned: always
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -59,34 +58,11 @@ import sys
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.eyrie.sources import files, tree_sha256
 
-#: what the wheel is made of, relative to the project
-SOURCES = ("pyproject.toml", "LICENSE", "src/eyrie")
 #: first setuptools that knows pyproject's SPDX license; an older one beside us means an isolated build
 SETUPTOOLS = 77
 EPOCH = "1577836800"  # a fixed date in the archive: equal sources, equal bytes
-
-
-def files(project):
-    """Relative paths of all source files, sorted; links count as what they point to."""
-    found = []
-    for name in SOURCES:
-        top = os.path.join(project, name)
-        if os.path.isfile(top):
-            found.append(name)
-        for folder, folders, names in os.walk(top, followlinks=True):
-            folders[:] = sorted(f for f in folders if f != "__pycache__")
-            found += [os.path.relpath(os.path.join(folder, n), project) for n in names if not n.endswith(".pyc")]
-    return sorted(found)
-
-
-def tree_sha256(project, names):
-    digest = hashlib.sha256()
-    for name in names:
-        with open(os.path.join(project, name), "rb") as stream:
-            content = hashlib.sha256(stream.read()).hexdigest()
-        digest.update(("%s %s\n" % (content, name)).encode("utf-8"))
-    return digest.hexdigest()
 
 
 def version(project):

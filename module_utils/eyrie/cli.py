@@ -33,6 +33,19 @@ class Cli(object):
     def installed(self):
         return os.access(self.command, os.X_OK)
 
+    def replaced_by(self, spec):
+        """{name, current, desired} when the controller's checkout has another node package, else None."""
+        wanted = str((spec.get("execution") or {}).get("package") or "")
+        if not wanted or not self.installed:
+            return None
+        marker = os.path.join(os.path.dirname(os.path.dirname(self.command)), "eyrie-package.json")
+        try:
+            with open(marker, encoding="utf-8") as stream:
+                there = str(json.load(stream).get("sha256"))
+        except (OSError, ValueError, AttributeError):
+            there = "unknown"
+        return None if there == wanted else {"name": "node package", "current": there[:12], "desired": wanted[:12]}
+
     def call(self, verb, *args, **kwargs):
         """Run `eyrie VERB ARGS` with the spec (keyword `spec`, a dict) on standard input; returns its answer."""
         spec = kwargs.get("spec")

@@ -85,9 +85,15 @@ class Driver(object):
 
     def plan(self):
         """The node package's plan, or on a host without it the forecast from settings alone."""
-        if self.cli.installed:
+        if not self.cli.installed:
+            return unplanned(self.stage, self.spec)
+        try:
             return self.cli.call("plan", self.stage, spec=self.spec)
-        return unplanned(self.stage, self.spec)
+        except CliError:
+            other = self.cli.replaced_by(self.spec)
+            if other and self.module.check_mode:  # the play itself would replace the package before this task
+                return unplanned(self.stage, self.spec, other)
+            raise
 
     def wait(self, fingerprint, since):
         """Wait until the stage's job ends; its failure is the task's."""
@@ -127,14 +133,17 @@ def wait_stage(cli, stage, spec, fingerprint, since, seconds):
     return status
 
 
-def unplanned(stage, spec):
-    """The plan of a host where nothing is installed yet."""
+ABSENT = {"name": "node package", "current": "absent", "desired": "installed"}
+
+
+def unplanned(stage, spec, difference=ABSENT):
+    """The plan of a host where nothing is installed yet, or a package that does not know this spec."""
     return {
         "stage": stage,
         "fingerprint": "",
         "up_to_date": False,
         "status": "absent",
-        "differences": [{"name": "node package", "current": "absent", "desired": "installed"}],
+        "differences": [difference],
         "inputs": {},
         "outputs": "",
         "forecast": estimate(stage, spec),

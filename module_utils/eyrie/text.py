@@ -78,29 +78,24 @@ def table(header, rows):
     return [line(header), "  ".join("-" * width for width in widths)] + [line(row) for row in rows]
 
 
-def plan_lines(plans, installed, install=None):
-    """The plan of a run as a table: stage, what would happen and why, forecast bytes and time."""
-    rows = []
+def plan_lines(plans, install=None):
+    """The plan of a run as a table: stage, what would happen and why, forecast bytes and time.
+
+    install: {current, desired, forecast} when the node's environment or package would be installed first.
+    """
+    rows, total_bytes, total_seconds = [], 0, 0
     if install:
-        rows.append(
-            [
-                "runtime",
-                "would install: node package: absent",
-                human_bytes(install["bytes"]),
-                human_seconds(install["seconds"]),
-            ]
-        )
-    total_bytes, total_seconds = [install[key] if install else 0 for key in ("bytes", "seconds")]
+        cost = install["forecast"]
+        said = "would install the node package: %s -> %s" % (install["current"], install["desired"])
+        rows.append(["runtime", said, human_bytes(cost["bytes"]), human_seconds(cost["seconds"])])
+        total_bytes, total_seconds = cost["bytes"], cost["seconds"]
     for plan in plans:
         rows.append([plan["stage"], verdict(plan), _bytes(plan), _seconds(plan)])
         total_bytes += plan["forecast"]["bytes"]
         total_seconds += plan["forecast"]["seconds"]
-    if total_seconds or not all(plan["up_to_date"] for plan in plans):
+    if install or not all(plan["up_to_date"] for plan in plans):
         rows.append(["total", "", human_bytes(total_bytes), human_seconds(total_seconds)])
-    lines = table(["stage", "plan", ">bytes", ">time"], rows)
-    if not installed:
-        lines.append("Nothing is installed on this host yet: the forecasts are the profile's planning figures.")
-    return lines
+    return table(["stage", "plan", ">bytes", ">time"], rows)
 
 
 def verdict(plan):

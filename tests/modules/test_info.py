@@ -246,3 +246,29 @@ def test_what_is_documented_is_what_is_taken(name: str, monkeypatch: pytest.Monk
             assert said.get(key, False if key == "required" else None) == known.get(
                 key, False if key == "required" else None
             ), (option, key)
+
+
+def older(node: Path) -> dict[str, object]:
+    (node / "venv" / "eyrie-package.json").write_text(json.dumps({"sha256": "a" * 64}))
+    return {**spec_of(node), "execution": {"package": "b" * 64}}
+
+
+def test_an_older_package_that_cannot_plan_does_not_stop_the_play_that_replaces_it(node: Path) -> None:
+    broken = Answer(["plan", "all"], rc=1, out="Traceback: no module")
+    call = run_module("eyrie_info", {"spec": older(node)}, [broken])
+    assert not call.failed
+    assert "aaaaaaaaaaaa -> bbbbbbbbbbbb" in call.result["lines"][2]
+    assert "not JSON" in call.result["lines"][-1]
+
+
+def test_the_same_package_that_cannot_plan_is_a_failure(node: Path) -> None:
+    spec = older(node)
+    spec["execution"] = {"package": "a" * 64}
+    assert run_module("eyrie_info", {"spec": spec}, [Answer(["plan", "all"], rc=1, out="Traceback")]).failed
+
+
+def test_check_mode_of_a_stage_survives_an_older_package(node: Path) -> None:
+    refused = Answer(["plan"], rc=2, out='{"error": {"code": "spec-unknown-key", "what": "unknown setting"}}')
+    call = run_module("eyrie_dataset", {"spec": older(node)}, [refused], check=True)
+    assert call.result["plan"]["differences"] == [{"name": "node package", "current": "a" * 12, "desired": "b" * 12}]
+    assert run_module("eyrie_dataset", {"spec": older(node)}, [refused]).failed

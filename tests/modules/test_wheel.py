@@ -30,7 +30,8 @@ def test_check_mode_hashes_and_builds_nothing(checkout: Path) -> None:
 
 
 def test_caches_do_not_count_and_sources_do(checkout: Path) -> None:
-    module = load("eyrie_wheel")
+    load("eyrie_wheel")
+    from ansible.module_utils.eyrie import sources as module
 
     def digest() -> str:
         return module.tree_sha256(str(checkout), module.files(str(checkout)))
