@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError
+from eyrie.tokens.scripts import SAMPLE, script
 from eyrie.tokens.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from eyrie.tokens.template import Template
     from eyrie.tokens.tokenizer import Tokenizer
 
-COLUMNS = ["id", "source", "turn", "prompt_ids", "output_ids"]
+COLUMNS = ["id", "source", "turn", "text", "prompt_ids", "output_ids"]
 BATCH = 512
 PROBE_ROWS = 100
 
@@ -37,6 +38,7 @@ class Turn:
     ids: np.ndarray[Any, Any]
     spans: list[tuple[int, int]]
     merged: int = 1
+    script: str = "other"
     refused: str = ""  # why it cannot be a row: a reason, and after ': ' what was said
 
 
@@ -70,19 +72,22 @@ class Rows:
 def response_turns(path: Path) -> Iterator[Turn]:
     """The turns of responses.parquet that carry sampled ids, in order, without Python lists of ids."""
     import numpy as np
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as table:
         for batch in table.iter_batches(batch_size=BATCH, columns=COLUMNS):
             names, sources, turns = (batch.column(number).to_pylist() for number in range(3))
-            prompts, outputs = batch.column(3), batch.column(4)
+            texts = pc.utf8_slice_codeunits(batch.column(3), 0, SAMPLE).to_pylist()
+            prompts, outputs = batch.column(4), batch.column(5)
             prompt_at, output_at = prompts.offsets.to_numpy(), outputs.offsets.to_numpy()
             prompt_ids, output_ids = prompts.values.to_numpy(), outputs.values.to_numpy()
             for row, name in enumerate(names):
                 prompt = prompt_ids[prompt_at[row] : prompt_at[row + 1]]
                 output = output_ids[output_at[row] : output_at[row + 1]]
                 ids = np.concatenate((prompt, output)).astype(np.int32, copy=False)
-                yield Turn(name, sources[row], int(turns[row]), ids, [(len(prompt), len(ids))])
+                spans = [(len(prompt), len(ids))]
+                yield Turn(name, sources[row], int(turns[row]), ids, spans, script=script(texts[row] or ""))
 
 
 def rendered_turns(path: Path, template: Template, tokenizer: Tokenizer) -> Iterator[Turn]:
@@ -102,7 +107,8 @@ def rendered_turns(path: Path, template: Template, tokenizer: Tokenizer) -> Iter
             turns: list[Turn] = []
             parts: list[tuple[str, str]] = []
             for row in batch.to_pylist():
-                turn = Turn(row["id"], row["source"], int(row["turn"]), np.zeros(0, dtype=np.int32), [])
+                none = np.zeros(0, dtype=np.int32)
+                turn = Turn(row["id"], row["source"], int(row["turn"]), none, [], script=script(row["text"] or ""))
                 turns.append(turn)
                 history, tools = orjson.loads(row["messages"]), row["tools"] and orjson.loads(row["tools"])
                 answer: dict[str, Any] = {"role": "assistant", "content": row["text"] or ""}
@@ -148,9 +154,8 @@ def merge(turns: Iterator[Turn]) -> Iterator[Turn]:
         ):
             size = len(held.ids)
             if turn.spans[0][0] >= size and np.array_equal(turn.ids[:size], held.ids):
-                held = Turn(
-                    turn.id, turn.source, turn.turn, turn.ids, held.spans + turn.spans, held.merged + turn.merged
-                )
+                turn.spans, turn.merged = held.spans + turn.spans, held.merged + turn.merged
+                held = turn
                 continue
         if held is not None:
             yield held
@@ -251,7 +256,7 @@ def _clip(turn: Turn, settings: Settings) -> tuple[str, bool]:
 
 
 class Counts:
-    """Token frequencies: supervised int64 [sources, V] and of all other positions int64 [V]."""
+    """Token frequencies, int64 [V] each: supervised ones by source and by writing system, and all other positions."""
 
     def __init__(self, size: int):
         import numpy as np
@@ -259,15 +264,19 @@ class Counts:
         self.size = size
         self.context = np.zeros(size, dtype=np.int64)
         self.by_source: list[np.ndarray[Any, Any]] = []
+        self.by_script: dict[str, np.ndarray[Any, Any]] = {}
 
     def add(self, turn: Turn, source: int) -> None:
         import numpy as np
 
         while len(self.by_source) <= source:
             self.by_source.append(np.zeros(self.size, dtype=np.int64))
+        if turn.script not in self.by_script:
+            self.by_script[turn.script] = np.zeros(self.size, dtype=np.int64)
         at = 0
         for start, end in turn.spans:
             np.add.at(self.by_source[source], turn.ids[start:end], 1)
+            np.add.at(self.by_script[turn.script], turn.ids[start:end], 1)
             np.add.at(self.context, turn.ids[at:start], 1)
             at = end
         np.add.at(self.context, turn.ids[at:], 1)

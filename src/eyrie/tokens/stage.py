@@ -196,8 +196,12 @@ def write_vocab(
     figures["coverage_by_source"] = {
         name: round(vocab.coverage(counts.by_source[number], table), 6) for number, name in enumerate(names)
     }
-    low = {name: value for name, value in figures["coverage_by_source"].items() if value < settings.min_coverage}
-    figures["below_bound"] = {"bound": settings.min_coverage, "sources": low}
+    figures["coverage_by_language"] = {
+        name: round(vocab.coverage(count, table), 6) for name, count in sorted(counts.by_script.items())
+    }
+    kinds = {**figures["coverage_by_source"], **{f"{k} script": v for k, v in figures["coverage_by_language"].items()}}
+    low = {name: value for name, value in kinds.items() if value < settings.min_coverage}
+    figures["below_bound"] = {"bound": settings.min_coverage, "coverage": low}
     if low:
         text = ", ".join(f"{name} {value:.1%}" for name, value in sorted(low.items()))
         if settings.coverage_policy == "fail":
