@@ -131,9 +131,9 @@ def command(
     if nodes == 1:
         run.append("--standalone")
     else:
-        rank = settings.hosts.index(host)
-        run += ["--nnodes", str(nodes), "--node-rank", str(rank), "--rdzv-backend", "c10d"]
-        run += ["--rdzv-endpoint", settings.rdzv_endpoint, "--rdzv-id", run_id]
+        from eyrie.draft import group
+
+        run += group.rendezvous(settings, host, run_id)
     return run + module
 
 

@@ -20,7 +20,8 @@ def metrics(curve: Curve, chosen: Epoch, ttt_steps: int) -> dict[str, Any]:
         "per_position": [round(value, 4) for value in chosen.full_acc],
         "chosen_epoch": chosen.epoch + 1,
         "epochs": [epoch_figures(item) for item in sorted(curve.epochs.values(), key=lambda item: item.epoch)],
-        "loss_curve": thinned(records),
+        "loss_curve": thinned(records, "loss"),
+        "accuracy_curve": thinned(records, "full_acc_0"),
         "steps": len(records),
         "tokens_per_s": mean_rate(records),
         "input_wait_share": input_wait(records),
@@ -39,22 +40,15 @@ def epoch_figures(epoch: Epoch) -> dict[str, Any]:
     }
 
 
-def thinned(records: list[dict[str, Any]]) -> list[list[float]]:
-    """[[step, loss, full_acc_0], ...] with at most CURVE_POINTS points, the last one always in."""
+def thinned(records: list[dict[str, Any]], name: str) -> list[list[float]]:
+    """[[step, value], ...] of one training metric with at most CURVE_POINTS points, the last one always in."""
     if not records:
         return []
     stride = max(1, -(-len(records) // CURVE_POINTS))
     picked = records[::stride]
     if picked[-1] is not records[-1]:
         picked.append(records[-1])
-    return [
-        [
-            int(item["global_step"]),
-            round(float(item["train"]["loss"]), 5),
-            round(float(item["train"].get("full_acc_0", 0.0)), 4),
-        ]
-        for item in picked
-    ]
+    return [[int(item["global_step"]), round(float(item["train"].get(name, 0.0)), 5)] for item in picked]
 
 
 def mean_rate(records: list[dict[str, Any]]) -> float:

@@ -51,7 +51,11 @@ class DraftSettings:
     val_ratio: float = 0.1
     select: Literal["best", "last"] = "best"
     processes: int = 1
-    hosts: list[str] = setting([], doc="inventory names of the hosts that train together; empty = this one alone")
+    hosts: list[str] = setting(
+        [],
+        identity=False,
+        doc="inventory names of the hosts that train together, the leader first; empty = this one alone",
+    )
     fsdp_shard: bool = False
     max_skipped_share: float = setting(0.0, identity=False, doc="share of samples that training may skip")
     draft_attn_impl: Literal["auto", "simple_flex_attention", "sdpa", "eager"] = setting("auto", identity=False)
@@ -64,6 +68,8 @@ class DraftSettings:
     log_freq: int = setting(1, identity=False)
     loggers: list[str] = setting([], identity=False, doc="besides tensorboard: wandb, mlflow, trackio")
     rdzv_endpoint: str = setting("", identity=False, doc="host:port of the c10d rendezvous, for several hosts")
+    local_addr: str = setting("", identity=False, doc="this host's address as the others of the group reach it")
+    join_timeout_s: float = setting(600.0, identity=False, doc="how long the hosts of a group wait for one another")
     stop_grace_s: float = setting(120.0, identity=False, doc="time for the checkpoint of an orderly stop")
     stall_s: float = setting(1800.0, identity=False, doc="without a step for this long, training is stopped")
     watch_steps: int = setting(10, identity=False, doc="steps after which a loss of zero stops the training")

@@ -14,7 +14,7 @@ from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError, GateError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Fault, Outcome, Stage, Work, tree_bytes
-from eyrie.draft import checkpoints, export, feeding, hardware, results, view
+from eyrie.draft import checkpoints, export, feeding, group, hardware, results, view
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.training import Training
 from eyrie.draft.watch import Epoch, Watch
@@ -31,6 +31,11 @@ class DraftStage(Stage):
     inputs = ("target", "tokens", "hidden_states")
     settings_type = DraftSettings
     tools = ("speculators", "torch", "transformers")
+
+    def identity(self, ctx: Context) -> dict[str, Any]:
+        """How many hosts train decides the batch; which they are does not."""
+        nodes = len(ctx.settings.hosts)
+        return {**super().identity(ctx), **({"nodes": nodes} if nodes > 1 else {})}
 
     def run(self, ctx: Context, work: Work) -> Outcome:
         started = time.monotonic()
@@ -49,7 +54,7 @@ class DraftStage(Stage):
         figures: dict[str, Any] = {"hardware": vars(choice), "view": view_figures(built)}
         if finished(watch, train_dir, settings) is None:
             figures.update(Training(ctx, work, built, choice, watch, windowed).run())
-        if settings.hosts and settings.hosts.index(ctx.pipeline.host) > 0:
+        if group.follows(settings, ctx.pipeline.host):
             return _helped(ctx, built, figures)
         chosen = finished(watch, train_dir, settings)
         if chosen is None:

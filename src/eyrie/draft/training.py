@@ -13,7 +13,7 @@ from eyrie.core import atomic
 from eyrie.core.errors import EyrieError, Interrupted
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Work
-from eyrie.draft import backend_name, checkpoints, feeding, hardware, launch
+from eyrie.draft import backend_name, checkpoints, feeding, group, hardware, launch
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.trainer import STOPPED
 from eyrie.draft.view import View
@@ -48,7 +48,7 @@ class Training:
             )
             figures["probe"] = self.feeding.proof
             self.feeding.start()
-        trainer = self._launch()
+        trainer = self._launch(newest.global_step if newest else 0)
         try:
             status = self._follow(trainer)
         finally:
@@ -63,6 +63,8 @@ class Training:
                 raise Interrupted(
                     "asked to stop; the trainer had to be ended", code="interrupted", todo="Run again: it resumes."
                 )
+            if len(self.settings.hosts) > 1:
+                raise group.broken(self.settings, trainer.last_lines(200))
             raise EyrieError(
                 f"the trainer ended with status {status}.",
                 where=str(trainer.log_path),
@@ -72,7 +74,7 @@ class Training:
             )
         return figures
 
-    def _launch(self) -> launch.Trainer:
+    def _launch(self, step: int) -> launch.Trainer:
         ctx, settings = self.ctx, self.settings
         threads = int(ctx.pipeline.execution.get("threads") or len(os.sched_getaffinity(0)))
         arguments = launch.arguments(
@@ -86,16 +88,18 @@ class Training:
             wait_s=settings.window_wait_s if self.windowed else 0.0,
             trust_remote_code=ctx.target.trust_remote_code,
         )
-        command = launch.command(settings, self.folder, arguments, threads, ctx.pipeline.host, ctx.fingerprint[:12])
+        meeting = f"{ctx.fingerprint[:12]}-{step}"  # hosts of a group that stand at different steps never meet
+        command = launch.command(settings, self.folder, arguments, threads, ctx.pipeline.host, meeting)
         atomic.write_json(self.folder / "command.json", launch.describe(command))
         self.work.progress.start("load", 0, "steps")
-        env = launch.environment(threads, settings, self.choice.accelerator)
+        env = {**launch.environment(threads, settings, self.choice.accelerator), **group.environment(settings)}
         return launch.Trainer(command, self.folder, self.folder / "log", env)
 
     def _follow(self, trainer: launch.Trainer) -> int | None:
         """Watch the trainer until it ends; its exit status."""
         heard = time.monotonic()
         planned = False
+        follows = group.follows(self.settings, self.ctx.pipeline.host)  # only the leader hears of the steps
         while True:
             status = trainer.poll()
             if self.watch.read():
@@ -107,7 +111,7 @@ class Training:
                 return status
             if self.work.stop_requested:
                 return trainer.stop(self.settings.stop_grace_s)
-            if time.monotonic() - heard > self.settings.stall_s:
+            if time.monotonic() - heard > self.settings.stall_s and not follows:
                 raise EyrieError(
                     f"the trainer has made no step for {self.settings.stall_s:.0f} s.",
                     where=str(trainer.log_path),

@@ -109,7 +109,7 @@ class Capture:
             ]
             watch = asyncio.create_task(self._watch())
             try:
-                await _first_error([*workers, watch])
+                await _until_done(watch, workers)
             finally:
                 for task in (*workers, watch, *self._recovering.values()):
                     task.cancel()
@@ -243,6 +243,10 @@ class Capture:
             task = self._recovering[index] = asyncio.create_task(self._wait_back(index, why))
         await asyncio.shield(task)
 
+    def _all_away(self) -> bool:
+        """Whether no server is left that could take over."""
+        return len([task for task in self._recovering.values() if not task.done()]) == len(self._endpoints)
+
     async def _wait_back(self, index: int, why: str) -> None:
         endpoint = self._endpoints[index]
         started, revived = time.monotonic(), 0.0
@@ -253,7 +257,7 @@ class Capture:
                 self.work.progress.detail.pop("waiting", None)
                 return
             waited = time.monotonic() - started
-            if waited > self.settings.outage_wait_s:
+            if waited > self.settings.outage_wait_s and self._all_away():
                 raise EyrieError(
                     f"the extract server has been away for {waited:.0f} s: {why}",
                     where=endpoint.url,
@@ -269,12 +273,17 @@ class Capture:
             await asyncio.sleep(0.5)
 
 
-async def _first_error(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for all tasks, or raise what the first failing one raised."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    for task in done:
-        if task.exception() is not None:
-            raise task.exception()  # type: ignore[misc]
+async def _until_done(watch: asyncio.Task[None], workers: list[asyncio.Task[None]]) -> None:
+    """Wait until `watch` says that all rows are settled, or raise what the first failing task raised.
+
+    Workers may still wait for a server that is gone: what they would have done, others did.
+    """
+    waiting: set[asyncio.Task[None]] = {watch, *workers}
+    while not watch.done():
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    watch.result()
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,10 @@ class Endpoint:
             raise Invalid(f"the answer lacks {error}: is this an extract server?") from None
         if not path:
             raise Invalid("the answer names no states file: is this an extract server?")
+        await self._written(Path(path))
         if echoed != list(ids):
             remove(Path(path))
             raise Invalid(f"the server took {len(echoed or [])} other token ids than the {len(ids)} sent")
-        await self._written(Path(path))
         return Captured(Path(path), token, time.monotonic() - started)
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:

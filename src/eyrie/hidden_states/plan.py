@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,20 +176,22 @@ def reviver(ctx: Context, work: Work) -> Callable[[str, str], None]:
     return revive
 
 
-def sweep_server_folder(ctx: Context, older_s: float = 60.0) -> int:
-    """Remove states that nobody waits for: an extract server writes a file for every request, probes included."""
+def storage(ctx: Context) -> Path:
+    """Where this host's extract server leaves its files."""
     from eyrie.serve import launch
 
-    folder = launch.storage(ctx.pipeline.root)
-    limit = time.time() - older_s
+    return launch.storage(ctx.pipeline.root)
+
+
+def sweep_server_folder(ctx: Context) -> int:
+    """Remove states that nobody waits for: an extract server writes a file for every request, probes included.
+
+    Called before and after a capture, when no request is in flight: the stage is the server's only client.
+    """
     count = 0
-    for path in folder.glob("*.safetensors"):
-        try:
-            if path.stat().st_mtime < limit:
-                remove(path)
-                count += 1
-        except FileNotFoundError:
-            continue
+    for path in storage(ctx).glob("*.safetensors"):
+        remove(path)
+        count += 1
     return count
 
 

@@ -95,9 +95,11 @@ async def _run(
             alone = [await _capture(endpoint, item, row, shape, paths) for item, row in zip(ids, rows, strict=True)]
             proof.agreement = _check_last(checkpoint, alone, rows, shape)
             started = time.monotonic()
-            together = await asyncio.gather(
-                *(_capture(endpoint, item, row, shape, paths) for item, row in zip(ids, rows, strict=True))
+            answers = await asyncio.gather(
+                *(_capture(endpoint, item, row, shape, paths) for item, row in zip(ids, rows, strict=True)),
+                return_exceptions=True,
             )
+            together = [_or_raise(answer) for answer in answers]
             proof.tok_s = round(proof.tokens / max(time.monotonic() - started, 1e-9), 1)
             proof.batch_error = _check_batch(alone, together, rows)
             proof.reference = await asyncio.to_thread(_reference, checkpoint, alone, ids, shape, settings, scratch)
@@ -105,6 +107,12 @@ async def _run(
             for path in paths:
                 remove(path)
     return proof
+
+
+def _or_raise(answer: Captured | BaseException) -> Captured:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def _check_model(endpoint: Endpoint, model: str) -> None:

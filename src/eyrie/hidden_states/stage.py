@@ -46,6 +46,7 @@ class HiddenStatesStage(Stage):
             figures["reused"] = figures["unique"] - len(todo.missing)
             originals = fidelity.originals(ctx, store, todo) if settings.dtype == "fp8" else None
             result = Result()
+            plan.sweep_server_folder(ctx)
             if todo.missing:
                 figures["probe"] = plan.prove(ctx, todo, work)
                 figures["forecast"] = forecast.of_rows(ctx, todo, figures["probe"])

@@ -1,0 +1,92 @@
+"""Training over a group of hosts: one leads (watches, keeps the checkpoints, exports), the others follow.
+
+Every host of the group runs the draft stage with the same fingerprint, so with the same data, settings and versions.
+torchrun joins them by c10d rendezvous under a name that holds the fingerprint and the step that training resumes at:
+hosts that stand at different steps never meet. When one host is lost, torchrun ends the trainers of the others; the
+leader's last whole checkpoint is where the next run goes on, once it has been shared (playbooks do that).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from eyrie.core.errors import EyrieError, SpecError
+from eyrie.draft.settings import DraftSettings
+
+
+def rank_of(settings: DraftSettings, host: str) -> int:
+    """A host's place in the group; 0 leads. Raises SpecError for a host that is not in it."""
+    if len(settings.hosts) < 2:
+        return 0
+    if host not in settings.hosts:
+        raise SpecError(
+            f"{host!r} is not among the hosts that train together: {', '.join(settings.hosts)}.",
+            where="draft.hosts",
+            code="group-stranger",
+        )
+    return settings.hosts.index(host)
+
+
+def follows(settings: DraftSettings, host: str) -> bool:
+    """True on a host of a group that does not lead it."""
+    return rank_of(settings, host) > 0
+
+
+def rendezvous(settings: DraftSettings, host: str, run_id: str) -> list[str]:
+    """torchrun's options for this host. run_id: fingerprint and resume step."""
+    rank = rank_of(settings, host)
+    conf = f"is_host={int(rank == 0)},join_timeout={settings.join_timeout_s:.0f},timeout={settings.join_timeout_s:.0f}"
+    options = ["--nnodes", str(len(settings.hosts)), "--node-rank", str(rank), "--max-restarts", "0"]
+    options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", settings.rdzv_endpoint, "--rdzv-id", run_id]
+    options += ["--rdzv-conf", conf]
+    return [*options, "--local-addr", settings.local_addr] if settings.local_addr else options
+
+
+def environment(settings: DraftSettings) -> dict[str, str]:
+    """gloo and NCCL must listen where the others reach this host: on the interface that has its address."""
+    name = interface_of(settings.local_addr) if len(settings.hosts) > 1 and settings.local_addr else ""
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an address, '' when none has or it cannot be found out."""
+    try:
+        shown = subprocess.run(["ip", "-j", "addr"], check=True, capture_output=True, text=True, timeout=10).stdout
+        for link in json.loads(shown):
+            if any(entry.get("local") == address for entry in link.get("addr_info", [])):
+                return str(link["ifname"])
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        return ""
+    return ""
+
+
+def broken(settings: DraftSettings, said: str) -> EyrieError:
+    """What a host says when the training of its group ended too early. said: the last lines of its trainer's log."""
+    if "RendezvousTimeoutError" in said or "RendezvousConnectionError" in said:
+        return EyrieError(
+            f"the hosts of the group did not meet within {settings.join_timeout_s:.0f} s.",
+            where=settings.rdzv_endpoint,
+            why="A host is missing, cannot reach the rendezvous, or stands at another step.",
+            code="group-not-met",
+            todo="Check that all of "
+            + ", ".join(settings.hosts)
+            + " run the stage and reach that address; run train.yml again.",
+        )
+    return EyrieError(
+        "the training of the group broke: a host or its trainer was lost.",
+        where=", ".join(settings.hosts),
+        why=_reason(said),
+        code="group-broken",
+        todo="Bring the host back, or take it out of the group; train.yml resumes from the last whole checkpoint.",
+    )
+
+
+def _reason(said: str) -> str:
+    """The log's line that names the cause: a peer that went away, an exception, else the last one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for mark in ("closed by peer", "Connection reset", "Timed out", "RuntimeError", "Error:"):
+        found = [line for line in lines if mark in line]
+        if found:
+            return found[0][:400]
+    return lines[-1][:400] if lines else ""
