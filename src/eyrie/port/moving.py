@@ -90,6 +90,7 @@ def send_pack(move: Move, check_stop: Callable[[], None] = lambda: None) -> dict
         near, far = tree["path"], move.way.place(there)
         if move.to_local:
             near, far = move.way.place(tree["path"]), there
+        if move.to_local or not move.way.host:
             Path(there).mkdir(parents=True, exist_ok=True)
         attempts += transfer.send(entries, near, far, move.way, move.limits, moved, check_stop)
     if move.seal:
@@ -217,6 +218,7 @@ def probe(pipeline: Pipeline, to: dict[str, Any], size: int = PROBE_BYTES) -> di
     way = direct_way(pipeline, to)
     folder = str(to.get("folder") or "")
     limits = Limits(timeout_s=20, tries=1, pause_s=0.0)
+    port_dir(pipeline.root).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=port_dir(pipeline.root)) as scratch:
         try:
             small = _timed(Path(scratch), "probe-small", _SMALL, folder, way, limits)
