@@ -1,4 +1,4 @@
-"""Means, Student intervals and percentiles. Pure, standard library."""
+"""Means and Student intervals. Pure, standard library."""
 
 from __future__ import annotations
 
@@ -28,13 +28,9 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Linear interpolation between order statistics; share in 0..1."""
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+def geometric_mean(values: Sequence[float]) -> float:
+    """Mean of positive values by their logarithms: ratios of such means are means of ratios."""
+    return math.exp(mean([math.log(value) for value in values]))
 
 
 def pooled_noise(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

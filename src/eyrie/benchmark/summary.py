@@ -44,7 +44,7 @@ def _cell(key: tuple[Any, ...], samples: list[dict[str, Any]], noise: float, df:
     return {
         **dict(zip(KEY, key, strict=True)),
         "n": len(samples),
-        "tok_s": stats.mean(speeds),
+        "tok_s": stats.geometric_mean(speeds),
         "tok_s_ci": stats.interval(speeds, noise, df),
         "tok_s_each": speeds,
         "noise": noise if df else None,

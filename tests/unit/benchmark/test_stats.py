@@ -22,14 +22,6 @@ def test_no_degrees_of_freedom_is_an_error() -> None:
         stats.t95(0)
 
 
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [([5.0], 0.99, 5.0), ([1.0, 2.0], 0.5, 1.5), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.5), ([1.0, 2.0, 3.0], 1.0, 3.0)],
-)
-def test_percentile(values: list[float], share: float, expected: float) -> None:
-    assert stats.percentile(values, share) == pytest.approx(expected)
-
-
 def test_noise_is_pooled_over_groups_of_any_level() -> None:
     low, high = [10.0, 11.0], [1000.0, 1100.0]
     noise, df = stats.pooled_noise([low, high, [7.0]])

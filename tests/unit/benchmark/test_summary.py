@@ -69,7 +69,7 @@ def test_repeats_become_one_cell_with_pooled_acceptance() -> None:
     assert cell["n"] == 2
     assert cell["drafts"] == 400
     assert cell["acceptance"] == pytest.approx(1.8)
-    assert cell["tok_s"] == pytest.approx(60.3)
+    assert cell["tok_s"] == pytest.approx(60.0 * 1.01**0.5)
     assert cell["tok_s_ci"][0] < 60.3 < cell["tok_s_ci"][1]
     assert cell["noise_df"] >= 3
 
@@ -82,6 +82,8 @@ def test_a_winning_draft_is_promoted_with_its_lines() -> None:
     assert [line["concurrency"] for line in found["lines"]] == [1, 8]
     assert found["lines"][0]["ratio"] == pytest.approx(1.5)
     assert found["lines"][0]["break_even_acceptance"] == pytest.approx(1.8 / 1.5)
+    for line in found["lines"]:
+        assert line["ratio"] == pytest.approx(line["eagle3_tok_s"] / line["baseline_tok_s"])
     assert found["promote"] is True
     assert found["sets"]["heldout"]["untrained"]["length"] == pytest.approx(1 + 2 / 396)
     assert found["sets"]["open"]["acceptance"]["length"] == pytest.approx(1.8)
