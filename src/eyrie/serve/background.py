@@ -63,6 +63,7 @@ def begin(pipeline: Pipeline, profile: str) -> dict[str, Any]:
             todo="Wait for it; `eyrie server look` shows where it stands.",
         )
     if serving := switch.current(pipeline, document):
+        switch.point_to_declared(pipeline, profile)
         return {"started": False, "finished": True, "serving": shown(pipeline, serving)}
     switch.check_gates(pipeline, house, document)
     spec = launch.folder(house.root) / "switch-spec.json"

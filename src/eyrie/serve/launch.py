@@ -89,7 +89,12 @@ def document(pipeline: Pipeline, profile: str, overrides: dict[str, Any] | None 
         "storage": str(storage(pipeline.root)) if profile == "extract" else "",
         "min_acceptance": float(variant.get("min_acceptance", floor)) if method == "eagle3" else 0.0,
     }
-    return {**body, "fingerprint": fingerprint(body)}
+    return {**body, "fingerprint": _digest(body)}
+
+
+def _digest(body: dict[str, Any]) -> str:
+    """What the process is: all but the floor of the probe, which decides whether it may stay, not what it is."""
+    return fingerprint({key: value for key, value in body.items() if key not in ("fingerprint", "min_acceptance")})
 
 
 def _draft(pipeline: Pipeline, profile: str, variant: dict[str, Any]) -> Path | None:
@@ -97,6 +102,11 @@ def _draft(pipeline: Pipeline, profile: str, variant: dict[str, Any]) -> Path | 
         return None
     if "draft" in variant:
         return Path(variant["draft"]) if variant["draft"] else None
+    declared = server_settings.load(pipeline).profiles.eagle3.draft
+    if declared:
+        from eyrie.benchmark import drafts
+
+        return drafts.find(pipeline.root, declared)
     return pipeline.context("draft").out / "checkpoint"
 
 
@@ -144,5 +154,4 @@ def read(root: Path, profile: str) -> dict[str, Any]:
     value = atomic.read_json(path(root, profile), {})
     if not isinstance(value, dict) or value.get("profile") != profile:
         return {}
-    body = {key: item for key, item in value.items() if key != "fingerprint"}
-    return value if value.get("fingerprint") == fingerprint(body) else {}
+    return value if value.get("fingerprint") == _digest(value) else {}

@@ -52,6 +52,7 @@ class Eagle3Profile(Profile):
     num_speculative_tokens: int = 3
     speculative: dict[str, Any] = setting({})
     min_acceptance: float = setting(1.05)
+    draft: str = setting("", identity=False, doc="a kept version (or 'current'); '' = the draft that this run trained")
 
     def __post_init__(self) -> None:
         if self.num_speculative_tokens < 1:

@@ -123,14 +123,25 @@ def ensure(
     house, note = House(pipeline, settings), _Note(progress)
     check_gates(pipeline, house, document)
     with records.one_switch(house.root, settings.start_timeout_s, note):
-        if _serves(house, document):
-            return _serving(house, document, False, 0.0)
-        note.begin(profile)
-        try:
-            seconds = _switch(house, document, note)
-        finally:
-            note.end()
-    return _serving(house, document, True, seconds)
+        started, seconds = not _serves(house, document), 0.0
+        if started:
+            note.begin(profile)
+            try:
+                seconds = _switch(house, document, note)
+            finally:
+                note.end()
+        if not overrides:
+            point_to_declared(pipeline, profile)
+    return _serving(house, document, started, seconds)
+
+
+def point_to_declared(pipeline: Pipeline, profile: str) -> None:
+    """A kept draft that was asked for by version, and serves, is the current one from now on (a rollback)."""
+    declared = server_settings.load(pipeline).profiles.eagle3.draft
+    if profile == "eagle3" and declared:
+        from eyrie.benchmark import drafts
+
+        drafts.point(pipeline.root, drafts.find(pipeline.root, declared).name)
 
 
 def current(pipeline: Pipeline, document: dict[str, Any]) -> Serving | None:
