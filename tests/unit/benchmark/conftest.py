@@ -1,5 +1,5 @@
-"""The made-up host of house.py, for every test of this folder."""
+"""The made-up host of made_host.py, for every test of this folder."""
 
-from house import house
+from made_host import house
 
 __all__ = ["house"]

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from house import House
+from made_host import House
 
 from eyrie.benchmark import drafts
 from eyrie.core import planner

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import made
+import made_report as made
 import pytest
 
 from eyrie.report import curves, frequencies, lines, masked, previous, training

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import made
+import made_report as made
 import pytest
 from browser import Browser
 
