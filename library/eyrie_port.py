@@ -10,20 +10,22 @@ module: eyrie_port
 short_description: One step of carrying a run from one host to another
 description:
   - Speaks to C(eyrie port) (or C(eyrie teardown)) on a host; the steps and their order are the role C(port)'s.
-  - Reading steps are O(action=survey), O(action=plan), O(action=wait), O(action=check), O(action=teardown_plan).
+  - Reading steps are O(action=survey), O(action=plan), O(action=wait), O(action=check), O(action=measure) and
+    O(action=teardown_plan).
 options:
   action:
     description:
       - C(survey) reads what the run holds on the source; C(plan) says on the destination what is copied, made again and
         reused; C(pack) lists what travels with its checksums; C(prepare) makes the folder that it arrives in.
-      - C(key) makes or removes the key pair of one port; C(probe) measures the link.
+      - C(key) makes or removes the key pair of one port; C(probe) measures the link from host to host, C(measure) the
+        way through the controller.
       - C(start) sends under the source's supervisor and C(wait) looks at that; C(send) sends in the foreground.
       - C(check) names what did not arrive as it left; C(prove) does so where the pack lies; C(land) puts it in place.
       - C(teardown_plan), C(teardown_pack), C(teardown_mark) say, list and remember what is saved of a host.
     type: str
     required: true
     choices: [survey, plan, pack, prepare, key, probe, start, wait, send, check, prove, land,
-              teardown_plan, teardown_pack, teardown_mark]
+              measure, teardown_plan, teardown_pack, teardown_mark]
   request:
     description: What the step needs, as C(eyrie port --help) lists it; C(spec) is the run's full spec on that host.
     type: dict
@@ -82,10 +84,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.eyrie.cli import Cli, CliError, describe
 from ansible.module_utils.eyrie.text import human_bytes, human_seconds
 
-READING = ("survey", "plan", "wait", "check", "teardown_plan")
+READING = ("survey", "plan", "wait", "check", "measure", "teardown_plan")
 CHANGING = ("prepare", "send", "start", "land", "teardown_mark")
-ACTIONS = ("survey", "plan", "pack", "prepare", "key", "probe", "start", "wait", "send", "check", "prove", "land")
+WORKING = ("pack", "key", "probe", "prove", "teardown_pack")
 TEARDOWN = ("teardown_plan", "teardown_pack", "teardown_mark")
+ABSENT = "The node package is not there: it is installed first, then looked again."
 
 
 class Checkout(Cli):
@@ -96,7 +99,7 @@ class Checkout(Cli):
         self.sources = sources
 
     def call(self, verb, *args, **kwargs):
-        argv = [self.command, "-m", "eyrie", verb] + list(args)
+        argv = [self.command, "-m", "eyrie", verb, *args]
         data = self.module.jsonify(kwargs.get("spec"))
         rc, out, err = self.module.run_command(argv, data=data, environ_update={"PYTHONPATH": self.sources})
         return self._answer(argv[2:], rc, out, err)
@@ -113,8 +116,8 @@ def ask(module, cli):
     action, request = module.params["action"], module.params["request"]
     if not cli.installed:
         if action in ("survey", "plan", "teardown_plan"):
-            return {"installed": False, "lines": ["The node package is not there: it is installed first, then looked again."]}
-        raise CliError("The node package is not installed: %s is missing." % cli.command, todo="Run playbooks/provision.yml.")
+            return {"installed": False, "lines": [ABSENT]}
+        raise CliError("The node package is not there: no %s." % cli.command, todo="Run playbooks/provision.yml.")
     if action == "wait":
         return wait(cli, request, module.params["seconds"])
     verb, _, rest = action.partition("_") if action in TEARDOWN else ("port", "", action)
@@ -130,9 +133,10 @@ def wait(cli, request, seconds):
         if answer["error"]:
             raise CliError(describe(answer["error"]), error=answer["error"], todo="Log: %s" % answer["log"])
         if answer["lost"]:
-            raise CliError("The sending job is gone and left no result.", todo="Run again: it goes on. Log: %s" % answer["log"])
+            raise CliError("The sending job left no result.", todo="Run again: it goes on. Log: %s" % answer["log"])
         if answer["finished"] or time.time() >= deadline:
-            return {"installed": True, "answer": answer, "finished": answer["finished"], "progress_text": progress(answer)}
+            told = {"finished": answer["finished"], "progress_text": progress(answer)}
+            return {"installed": True, "answer": answer, **told}
         time.sleep(min(1.0, max(0.05, deadline - time.time())))
 
 
@@ -152,7 +156,7 @@ def progress(answer):
 def main():
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "required": True, "choices": list(ACTIONS + TEARDOWN)},
+            "action": {"type": "str", "required": True, "choices": sorted(READING + CHANGING + WORKING)},
             "request": {"type": "dict", "default": {}},
             "root": {"type": "path"},
             "sources": {"type": "path"},

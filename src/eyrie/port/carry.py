@@ -82,6 +82,13 @@ def prove(request: dict[str, Any]) -> dict[str, Any]:
     return {"ok": not found, "bad": len(found), "faults": [str(item) for item in found[:20]]}
 
 
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    from eyrie.port import measure as measures
+
+    (destination,) = need(request, "destination")
+    return measures.through_here(request.get("source"), destination)
+
+
 def check(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
     from eyrie.port import land as lands
 

@@ -12,6 +12,7 @@ prove    {folder, sha256}                      controller   the same of a pack t
 land     {spec, plan, folder, sha256}          destination  prove all files, put them in place, write the records
 key      {spec, state}                         source       a key pair for one port
 probe    {spec, to, bytes?}                    source       can the destination be reached, and how fast
+measure  {source?, destination}                controller   how fast files go through here (two connections)
 
 survey and pack take {saved: FOLDER} in place of a spec: a run that teardown saved is a source like any other.
 """
@@ -27,7 +28,21 @@ from typing import Any
 from eyrie.core.errors import SpecError
 from eyrie.core.pipeline import Pipeline
 
-VERBS = ("survey", "plan", "pack", "prepare", "send", "start", "status", "check", "prove", "land", "key", "probe")
+VERBS = (
+    "survey",
+    "plan",
+    "pack",
+    "prepare",
+    "send",
+    "start",
+    "status",
+    "check",
+    "prove",
+    "land",
+    "key",
+    "probe",
+    "measure",
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,7 +79,7 @@ def answer(action: str, request: dict[str, Any]) -> dict[str, Any]:
     from eyrie.port import carry
 
     act = getattr(carry, action)
-    if action in ("send", "prove"):
+    if action in ("send", "prove", "measure"):
         return dict(act(request))
     if action in ("survey", "pack") and request.get("saved"):
         return dict(act(None, request))

@@ -57,7 +57,7 @@ class Way:
 
 def rsync_argv(source: str, destination: str, listing: Path, way: Way, limits: Limits) -> list[str]:
     """One rsync call. Listed files only, modes and times kept, links as links, no owner."""
-    argv = ["rsync", "--recursive", "--links", "--perms", "--times", "--protect-args", "--outbuf=L"]
+    argv = ["rsync", "--recursive", "--links", "--perms", "--times", "--outbuf=L"]
     argv += [f"--partial-dir={PARTIAL}", "--no-human-readable", "--info=progress2", f"--timeout={limits.timeout_s}"]
     argv += ["--from0", f"--files-from={listing}"]
     if limits.bandwidth_kb_s:

@@ -13,7 +13,7 @@ import pytest
 from eyrie.core import atomic
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.core.lock import Lock
-from eyrie.port import carry, cli, keys, moving, transfer, ways
+from eyrie.port import carry, cli, keys, measure, moving, transfer, ways
 from eyrie.supervise.base import STOPPED, UnitStatus
 
 
@@ -182,3 +182,17 @@ def test_requests_are_checked(hosts: Any, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot read the request"):
         cli.read_request(str(tmp_path / "missing"))
     assert cli.answer("survey", {"spec": hosts.alpha.raw})["host"] == "alpha"
+
+
+def test_the_way_through_the_controller_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    shell.chmod(0o755)
+    monkeypatch.setattr(ways, "way", lambda data: transfer.Way((str(shell),), data["host"]))
+    both = measure.through_here({"host": "a"}, {"host": "b"}, size=4 << 20)
+    assert both["mb_s"] < min(both["pull_mb_s"], both["push_mb_s"])
+    here = measure.through_here(None, {"host": "b"}, size=4 << 20)
+    assert here["pull_mb_s"] == 1000.0
+    shell.write_text("#!/bin/sh\necho no route >&2\nexit 255\n")
+    with pytest.raises(EyrieError, match="no route"):
+        measure.through_here(None, {"host": "b"})
