@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any
 
 from eyrie.core import atomic
 
@@ -45,7 +46,7 @@ def tool_versions(distributions: Iterable[str]) -> dict[str, str]:
     return {name: _version(name) for name in sorted(distributions)}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _version(name: str) -> str:
     try:
         return metadata.version(name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-
 #: a reader that looks whether a lock is held (`holder`) has it for microseconds; a real owner for longer than this
 LOOK_S = 0.25
 

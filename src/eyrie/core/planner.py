@@ -72,7 +72,9 @@ def output_size(path: Path) -> int:
 def _why(ctx: Context, status: str, missing: list[str]) -> list[dict[str, Any]]:
     """Why the stage would run, as differences: changed keys first, else its own state."""
     if missing:
-        return [{"name": f"output {name}", "current": "missing or changed", "desired": "as verified"} for name in missing]
+        return [
+            {"name": f"output {name}", "current": "missing or changed", "desired": "as verified"} for name in missing
+        ]
     if status != "absent":
         return [{"name": "state", "current": status, "desired": state.DONE}]
     last = ctx.state.latest()

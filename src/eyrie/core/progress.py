@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from eyrie.core import atomic
 
@@ -80,7 +82,5 @@ class Progress:
         self._samples.append((now, self.done))
         while len(self._samples) > 2 and now - self._samples[0][0] > WINDOW_S:
             self._samples.pop(0)
-        try:  # progress is a courtesy: a full disk must not stop the work that may free it
+        with suppress(OSError):  # progress is a courtesy: a full disk must not stop the work that may free it
             atomic.write_json(self.path, self.as_dict())
-        except OSError:
-            pass

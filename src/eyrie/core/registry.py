@@ -16,5 +16,6 @@ def get(name: str) -> Stage:
     if name not in NAMES:
         raise SpecError(f"there is no stage {name!r}.{nearest(name, NAMES)}", code="unknown-stage")
     stage = import_module(f"eyrie.{name}.stage").STAGE
-    assert isinstance(stage, Stage) and stage.name == name
+    assert isinstance(stage, Stage)
+    assert stage.name == name
     return stage

@@ -62,7 +62,9 @@ class Target:
         if ids != sorted(set(ids)) or not ids:
             raise ValueError(f"aux_layers {ids} must be distinct and ascending.")
         if ids[0] < 0 or ids[-1] >= self.num_hidden_layers:
-            raise ValueError(f"aux_layers {ids} must lie in 0..{self.num_hidden_layers - 1} (the last layer comes by itself).")
+            raise ValueError(
+                f"aux_layers {ids} must lie in 0..{self.num_hidden_layers - 1} (the last layer comes by itself)."
+            )
         if self.trust_remote_code and self.source.kind == "hub" and not self.source.revision:
             raise ValueError("trust_remote_code needs a pinned revision.")
 
