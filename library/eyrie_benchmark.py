@@ -60,7 +60,7 @@ plan:
   type: dict
   returned: always
 record:
-  description: Seconds, account (requests in, kept, dropped, failed), bytes and figures (verdict, promotion) of the stage.
+  description: Seconds, account (requests in, kept, dropped, failed), bytes and figures (verdict, promotion).
   type: dict
   returned: when the stage is done
 finished:

@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: eyrie_responses
 short_description: Regenerate every prompt's answer through the baseline server
 description:
-  - Brings the C(responses) stage up to date; the target model itself answers every prompt of the dataset, turn by turn,n    through the baseline server, and the token ids are kept as they were sampled.
+  - Brings the C(responses) stage up to date; the target model itself answers every prompt of the dataset, turn by turn,
+    through the baseline server, and the token ids are kept as they were sampled.
   - The work runs under the host's supervisor and outlives the connection; a second call attaches to it.
 extends_documentation_fragment: []
 options:

@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: eyrie_tokens
 short_description: Turn responses into supervised tokens and a draft vocabulary
 description:
-  - Brings the C(tokens) stage up to date; token ids and loss masks in the form that speculators trains on, tokenn    frequencies, and the draft vocabulary (offsets and mask).
+  - Brings the C(tokens) stage up to date; token ids and loss masks in the form that speculators trains on, token
+    frequencies, and the draft vocabulary (offsets and mask).
   - The work runs under the host's supervisor and outlives the connection; a second call attaches to it.
 extends_documentation_fragment: []
 options:
