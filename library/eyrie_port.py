@@ -10,8 +10,8 @@ module: eyrie_port
 short_description: One step of carrying a run from one host to another
 description:
   - Speaks to C(eyrie port) (or C(eyrie teardown)) on a host; the steps and their order are the role C(port)'s.
-  - Reading steps are O(action=survey), O(action=plan), O(action=wait), O(action=check), O(action=measure) and
-    O(action=teardown_plan).
+  - Reading steps are O(action=survey), O(action=plan), O(action=wait), O(action=check), O(action=measure),
+    O(action=identities), O(action=agree) and O(action=teardown_plan).
 options:
   action:
     description:
@@ -21,11 +21,12 @@ options:
         way through the controller.
       - C(start) sends under the source's supervisor and C(wait) looks at that; C(send) sends in the foreground.
       - C(check) names what did not arrive as it left; C(prove) does so where the pack lies; C(land) puts it in place.
+      - C(identities) and C(agree) compare the hosts of a group.
       - C(teardown_plan), C(teardown_pack), C(teardown_mark) say, list and remember what is saved of a host.
     type: str
     required: true
     choices: [survey, plan, pack, prepare, key, probe, start, wait, send, check, prove, land,
-              measure, teardown_plan, teardown_pack, teardown_mark]
+              measure, identities, agree, teardown_plan, teardown_pack, teardown_mark]
   request:
     description: What the step needs, as C(eyrie port --help) lists it; C(spec) is the run's full spec on that host.
     type: dict
@@ -84,7 +85,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.eyrie.cli import Cli, CliError, describe
 from ansible.module_utils.eyrie.text import human_bytes, human_seconds
 
-READING = ("survey", "plan", "wait", "check", "measure", "teardown_plan")
+READING = ("survey", "plan", "wait", "check", "measure", "identities", "agree", "teardown_plan")
 CHANGING = ("prepare", "send", "start", "land", "teardown_mark")
 WORKING = ("pack", "key", "probe", "prove", "teardown_pack")
 TEARDOWN = ("teardown_plan", "teardown_pack", "teardown_mark")
@@ -115,7 +116,7 @@ def ask(module, cli):
     """The answer of one step, as the module returns it."""
     action, request = module.params["action"], module.params["request"]
     if not cli.installed:
-        if action in ("survey", "plan", "teardown_plan"):
+        if action in ("survey", "plan", "identities", "agree", "teardown_plan"):
             return {"installed": False, "lines": [ABSENT]}
         raise CliError("The node package is not there: no %s." % cli.command, todo="Run playbooks/provision.yml.")
     if action == "wait":

@@ -115,3 +115,16 @@ def probe(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
 
     (to,) = need(request, "to")
     return moving.probe(pipeline, to, int(request.get("bytes") or moving.PROBE_BYTES))
+
+
+def identities(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
+    from eyrie.port import agree as agreement
+
+    return agreement.identities(pipeline)
+
+
+def agree(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
+    from eyrie.port import agree as agreement
+
+    (leader,) = need(request, "leader")
+    return agreement.agree(pipeline, leader)

@@ -13,6 +13,8 @@ land     {spec, plan, folder, sha256}          destination  prove all files, put
 key      {spec, state}                         source       a key pair for one port
 probe    {spec, to, bytes?}                    source       can the destination be reached, and how fast
 measure  {source?, destination}                controller   how fast files go through here (two connections)
+identities {spec}                              leader       what the hosts of a group must agree on
+agree    {spec, leader}                        the others   whether this host does
 
 survey and pack take {saved: FOLDER} in place of a spec: a run that teardown saved is a source like any other.
 """
@@ -28,26 +30,15 @@ from typing import Any
 from eyrie.core.errors import SpecError
 from eyrie.core.pipeline import Pipeline
 
-VERBS = (
-    "survey",
-    "plan",
-    "pack",
-    "prepare",
-    "send",
-    "start",
-    "status",
-    "check",
-    "prove",
-    "land",
-    "key",
-    "probe",
-    "measure",
-)
+HOST_VERBS = ("survey", "plan", "pack", "prepare", "start", "status", "check", "land", "key", "probe")
+GROUP_VERBS = ("identities", "agree")
+#: without a spec: they work on a pack or on a link
+PLAIN_VERBS = ("send", "prove", "measure")
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="eyrie port", description="Carry a run to another host.")
-    top.add_argument("action", choices=VERBS)
+    top.add_argument("action", choices=(*HOST_VERBS, *GROUP_VERBS, *PLAIN_VERBS))
     top.add_argument("--request", default="-", help="file with the request (JSON), - for standard input")
     return top
 
@@ -79,7 +70,7 @@ def answer(action: str, request: dict[str, Any]) -> dict[str, Any]:
     from eyrie.port import carry
 
     act = getattr(carry, action)
-    if action in ("send", "prove", "measure"):
+    if action in PLAIN_VERBS:
         return dict(act(request))
     if action in ("survey", "pack") and request.get("saved"):
         return dict(act(None, request))
