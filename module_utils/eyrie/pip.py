@@ -102,7 +102,12 @@ def install(module, environment, pins, params, error_type):
             argv, log = [*base, "-r", listed], os.path.join(scratch, "log-%d" % number)
             with open(log, "wb") as stream:
                 process = subprocess.Popen(
-                    argv, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
+                    argv,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=env,
+                    pass_fds=[params["lock"].fileno()],
                 )
             jobs.append((argv, log, process))
         codes = [process.wait() for _argv, _log, process in jobs]

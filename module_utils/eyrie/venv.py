@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import glob
@@ -32,6 +33,8 @@ ARGUMENTS = {
 MINIMUM = (3, 11)
 COMPLETE = "eyrie-venv.json"
 PACKAGE = "eyrie-package.json"
+#: an install takes a minute from a near index, some from a far one
+INSTALLER_LIMIT_S = 900
 PROBE = (
     "import json, sys, importlib.util as u;"
     "print(json.dumps({'version': list(sys.version_info[:3]), 'executable': sys.executable,"
@@ -202,11 +205,12 @@ class Environment(object):
         self.refuse_while_running()
         if missing_system:
             pip.apt_install(self.module, missing_system, VenvError)
-        if not complete:
-            self.install(folder, digest)
-        if not package:
-            self.install_package(folder)
-        self.switch(folder)
+        with self.sole_installer() as lock:
+            if not is_complete(folder, digest):
+                self.install(folder, digest, lock)
+            if not package:
+                self.install_package(folder)
+            self.switch(folder)
         result["seconds"] = round(time.time() - started, 1)
         return result
 
@@ -285,7 +289,27 @@ class Environment(object):
                 code="stage-running",
             )
 
-    def install(self, folder, digest):
+    @contextlib.contextmanager
+    def sole_installer(self):
+        """Hold the installers' lock. pip inherits it: one that outlived its killed play is waited for, never raced."""
+        os.makedirs(os.path.join(self.root, "venvs"), exist_ok=True)
+        with open(os.path.join(self.root, "venvs", ".lock"), "a+b") as lock:
+            deadline = time.time() + INSTALLER_LIMIT_S
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.time() > deadline:
+                        raise VenvError(
+                            "Another install into %s has been running for %d s." % (self.root, INSTALLER_LIMIT_S),
+                            todo="Look for its pip processes (`fuser %s`); run again when they have ended." % lock.name,
+                            code="installer-running",
+                        ) from None
+                    time.sleep(0.5)
+            yield lock
+
+    def install(self, folder, digest, lock):
         """Build the environment in its folder from nothing; the marker is the last thing written."""
         shutil.rmtree(folder, ignore_errors=True)
         if os.path.isdir(folder):
@@ -300,7 +324,7 @@ class Environment(object):
                 stderr_lines=(out + err).splitlines()[-15:],
                 todo="See the lines above; a full disk and a missing python%s-venv are the usual causes." % self.minor,
             )
-        params = dict(self.params, scratch=os.path.join(self.root, "cache", "tmp"))
+        params = dict(self.params, scratch=os.path.join(self.root, "cache", "tmp"), lock=lock)
         pip.install(self.module, folder, self.pins, params, VenvError)
         pip.add_metadata_only(folder, self.params["metadata_only"])
         self.check_pins(folder)

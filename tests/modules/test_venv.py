@@ -207,3 +207,80 @@ def test_metadata_only_distributions_are_found_by_importlib(tmp_path: Path) -> N
     found = next(iter(metadata.distributions(name="vllm", path=[str(site)])))
     assert found.version == "0.32.0+cpu"
     assert venv.installed(str(tmp_path)) == {"vllm": "0.32.0+cpu"}
+
+
+PIP = """#!/bin/sh
+# a pip that takes its time: $0 -m pip install ... -r <lock>
+echo started >> "{log}"
+sleep {seconds}
+echo ended >> "{log}"
+exit {rc}
+"""
+
+
+@pytest.fixture
+def fake_venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """fake_venv(seconds, rc): `python -m venv` makes a folder whose python is a pip as told; returns its log."""
+    log = tmp_path / "pip.log"
+
+    def make(seconds: float = 0, rc: int = 0) -> Path:
+        from ansible.module_utils.eyrie import venv
+
+        monkeypatch.setenv("PATH", os.environ["PATH"] + ":/bin:/usr/bin")
+        real = venv.Environment.install
+
+        def install(self: Any, folder: str, digest: str, lock: Any) -> None:
+            def run_command(argv: list[str], **_: Any) -> tuple[int, str, str]:
+                (Path(folder) / "bin").mkdir(parents=True)
+                program = Path(folder) / "bin" / "python"
+                program.write_text(PIP.format(log=log, seconds=seconds, rc=rc))
+                program.chmod(0o755)
+                (Path(folder) / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+                return 0, "", ""
+
+            monkeypatch.setattr(self.module, "run_command", run_command)
+            real(self, folder, digest, lock)
+
+        monkeypatch.setattr(venv.Environment, "install", install)
+        return log
+
+    load("eyrie_venv")
+    return make
+
+
+def test_pip_s_success_is_not_believed(tmp_path: Path, fake_venv: Any) -> None:
+    fake_venv()
+    call = run_module("eyrie_venv", params(tmp_path), [probe()])
+    assert call.failed
+    assert "pip ended well, but the environment is not what was asked" in call.result["msg"]
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_failed_install_leaves_the_old_environment_in_force(tmp_path: Path, fake_venv: Any) -> None:
+    before = house(tmp_path)
+    log = fake_venv(rc=1)
+    call = run_module("eyrie_venv", params(tmp_path, lock=LOCK.replace("1.0", "1.1")), [probe()])
+    assert call.failed
+    assert call.result["code"] == "pip-failed"
+    assert log.read_text().count("started") == 2
+    assert (tmp_path / "venv").resolve() == before
+    assert run_module("eyrie_venv", params(tmp_path), [probe()]).result["changed"] is False
+
+
+def test_a_pip_that_outlived_its_play_is_waited_for(tmp_path: Path, fake_venv: Any) -> None:
+    """The play is killed in mid-install; its pip goes on. The next install begins only after it has ended."""
+    import multiprocessing
+    import time
+
+    log = fake_venv(seconds=2)
+    killed = multiprocessing.get_context("fork").Process(
+        target=run_module, args=("eyrie_venv", params(tmp_path, pip_processes=1), [probe()])
+    )
+    killed.start()
+    deadline = time.monotonic() + 20
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    killed.kill()
+    killed.join()
+    run_module("eyrie_venv", params(tmp_path, pip_processes=1), [probe()])
+    assert log.read_text().split() == ["started", "ended", "started", "ended"]
