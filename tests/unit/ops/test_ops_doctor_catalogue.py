@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from eyrie.core.registry import NAMES
-from eyrie.ops.doctor import catalogue, examine
+from eyrie.ops.doctor import catalogue, examine, page
 from eyrie.ops.doctor.evidence import Document
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -68,3 +68,10 @@ def test_healthy_log_has_no_finding(source: str, stage: str) -> None:
 def test_stage_names_in_the_catalogue_exist() -> None:
     for signature in SIGNATURES.values():
         assert set(signature.stages) <= {*NAMES, "server"}, signature.id
+
+
+def test_troubleshooting_page_is_made_from_the_catalogue() -> None:
+    committed = Path(__file__).resolve().parents[3] / "docs" / "troubleshooting.md"
+    assert committed.read_text() == page.page(), "run: python -m eyrie.ops.doctor.page docs/troubleshooting.md"
+    for signature in SIGNATURES.values():
+        assert f"### {signature.title}" in committed.read_text()

@@ -85,17 +85,21 @@ def _compiled(name: str, text: str) -> re.Pattern[str]:
 @cache
 def load(folder: Path = FOLDER) -> tuple[Signature, ...]:
     """All signatures, in file and reading order. Raises SpecError on a broken or doubled entry."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     signatures: list[Signature] = []
     seen: set[str] = set()
     for path in sorted(folder.glob("*.yml")):
-        entries = yaml.load(path.read_text("utf-8"), Loader=loader)  # noqa: S506 (a safe loader, the C one where built)
-        for index, entry in enumerate(entries):
-            signature = spec.load(Signature, entry, f"{path.name}[{index}]")
+        for signature in load_file(path):
             if signature.id in seen:
                 raise SpecError(f"signature {signature.id!r} is there twice.", where=path.name)
             seen.add(signature.id)
             signatures.append(signature)
     return tuple(signatures)
+
+
+def load_file(path: Path) -> list[Signature]:
+    """The signatures of one file. Raises SpecError."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries = yaml.load(path.read_text("utf-8"), Loader=loader)  # noqa: S506 (a safe loader, the C one where built)
+    return [spec.load(Signature, entry, f"{path.name}[{index}]") for index, entry in enumerate(entries)]
