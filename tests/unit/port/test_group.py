@@ -1,0 +1,93 @@
+"""Hosts that train together: who leads, how they meet, what each says when the group breaks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from eyrie.core import spec
+from eyrie.core.errors import SpecError
+from eyrie.draft import group
+from eyrie.draft.settings import DraftSettings
+
+
+def settings(**values: Any) -> DraftSettings:
+    base = {"hosts": ["a", "b", "c"], "rdzv_endpoint": "10.0.0.1:29400", "local_addr": "10.0.0.2"}
+    return spec.load(DraftSettings, {**base, **values}, "draft")
+
+
+def test_the_first_host_leads_and_the_others_follow() -> None:
+    assert [group.rank_of(settings(), host) for host in "abc"] == [0, 1, 2]
+    assert [group.follows(settings(), host) for host in "abc"] == [False, True, True]
+
+
+@pytest.mark.parametrize("hosts", [[], ["a"]])
+def test_a_host_alone_leads_whatever_its_name(hosts: list[str]) -> None:
+    assert not group.follows(settings(hosts=hosts), "anything")
+    assert group.environment(settings(hosts=hosts)) == {}
+
+
+def test_a_stranger_is_named() -> None:
+    with pytest.raises(SpecError, match="'d' is not among the hosts that train together: a, b, c"):
+        group.rank_of(settings(), "d")
+
+
+def test_hosts_meet_under_fingerprint_and_step() -> None:
+    words = group.rendezvous(settings(), "b", "0123456789ab-250")
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert options["--nnodes"] == "3"
+    assert options["--node-rank"] == "1"
+    assert options["--rdzv-id"] == "0123456789ab-250"
+    assert options["--rdzv-endpoint"] == "10.0.0.1:29400"
+    assert options["--local-addr"] == "10.0.0.2"
+    assert "is_host=0" in options["--rdzv-conf"]
+    assert "is_host=1" in " ".join(group.rendezvous(settings(), "a", "x"))
+
+
+def test_who_trains_is_no_part_of_the_fingerprint() -> None:
+    first, second = settings(hosts=["a", "b"]), settings(hosts=["x", "y"], local_addr="10.9.9.9")
+    assert spec.identity(first) == spec.identity(second)
+
+
+def test_the_interface_is_found_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = json.dumps(
+        [
+            {"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]},
+            {"ifname": "ib0", "addr_info": [{"local": "10.0.0.2"}, {"local": "fe80::1"}]},
+            {"ifname": "down0"},
+        ]
+    )
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess(args, 0, shown, ""))
+    assert group.environment(settings()) == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}
+    assert group.environment(settings(local_addr="10.0.0.9")) == {}
+
+
+def test_without_the_tool_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise FileNotFoundError("ip")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert group.interface_of("10.0.0.2") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "why"),
+    [
+        ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "group-not-met", "A host is missing"),
+        (
+            "step 12\nRuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:4711\nexit",
+            "group-broken",
+            "Connection closed by peer [10.0.0.3]",
+        ),
+        ("RuntimeError: out of memory\nlast line", "group-broken", "out of memory"),
+        ("something else", "group-broken", "something else"),
+    ],
+)
+def test_what_broke_is_said(said: str, code: str, why: str) -> None:
+    error = group.broken(settings(), said)
+    assert error.code == code
+    assert why in error.why
+    assert "train.yml" in error.todo
