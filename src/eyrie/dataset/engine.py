@@ -13,6 +13,7 @@ from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Outcome, Work
 from eyrie.dataset import excluded, files, hub, mix, near, output, prompts, schedule
+from eyrie.dataset.forecast import read_lock
 from eyrie.dataset.gates import token_file
 from eyrie.dataset.process import Job
 from eyrie.dataset.settings import Settings
@@ -24,9 +25,18 @@ KEPT_UNITS = 3  # folders of parts kept per source, so that going back to earlie
 
 def run(ctx: Context, work: Work) -> Outcome:
     """Make the outputs in ctx.out; the account covers every row of every source."""
+    try:
+        return _run(ctx, work)
+    except OSError as error:
+        if error.errno in hub.FULL:
+            raise hub.disk_full(error, str(ctx.base)) from error
+        raise
+
+
+def _run(ctx: Context, work: Work) -> Outcome:
     settings: Settings = ctx.settings
     lock_path = ctx.base / "lock.json"
-    lock: dict[str, Any] = atomic.read_json(lock_path, {}) or {}
+    lock = read_lock(ctx)
     names = list(dict.fromkeys([*settings.sources, *settings.exclude_sources]))
     units = {name: _unit(ctx, name) for name in names}
     for one in units.values():
@@ -118,6 +128,7 @@ def _locked(one: Unit, settings: Settings) -> dict[str, Any]:
     entry: dict[str, Any] = {"files": one.digests, "refresh": settings.refresh}
     if one.source.kind == "hub":
         entry |= {"repository": one.source.repository, "declared": one.source.revision, "revision": one.revision}
+        entry["bytes"] = sum(path.stat().st_size for _, path in one.files)
     return entry
 
 

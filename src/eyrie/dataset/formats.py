@@ -69,10 +69,7 @@ def unpacked(path: Path, packed: str) -> IO[bytes]:
 
         return lzma.open(path, "rb")
     if packed == "zst":
-        import zstandard
-
-        stream: IO[bytes] = zstandard.open(path, "rb")
-        return stream
+        return cast(IO[bytes], io.BufferedReader(_Zstd(path)))
     return open(path, "rb")
 
 
@@ -86,6 +83,42 @@ def text_stream(path: Path, shape: Shape) -> IO[bytes]:
         assert mark == b"\xef\xbb\xbf"
         return stream
     return cast(IO[bytes], _Transcoded(io.TextIOWrapper(stream, shape.encoding, errors="replace", newline="")))
+
+
+class _Zstd(io.RawIOBase):
+    """Zstandard frames of a file; unlike the library's own reader it notices a file that ends early."""
+
+    def __init__(self, path: Path):
+        self._file = open(path, "rb")  # noqa: SIM115 - closed by close
+        self._frame: Any = None
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        import zstandard
+
+        while not self._rest:
+            data = self._file.read(1 << 17)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return 0
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._rest = self._frame.decompress(data)
+            if self._frame.eof:
+                self._file.seek(-len(self._frame.unused_data), io.SEEK_CUR)
+                self._frame = None
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Transcoded(io.RawIOBase):
@@ -196,7 +229,9 @@ def _by_lines(text: str, wanted: str, whole: bool) -> bool:
     if text.startswith("["):
         if sum(complete) >= 2:
             return True
-        return wanted == "jsonl" and complete == [True] and "{" not in text
+        if wanted != "jsonl" or lines[0].strip() == "[":
+            return False
+        return any(complete) and (len(lines) > 1 or "{" not in text)
     if text.startswith("{") and not any(complete):
         return len(lines) <= 1 and not (whole and _complete(text))
     return True

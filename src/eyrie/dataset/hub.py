@@ -6,6 +6,7 @@ state or messages. Files at a commit that are in the cache are used without a re
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from eyrie.dataset.settings import Source
 
 T = TypeVar("T")
 LONGEST_WAIT_S = 600.0
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BUSY = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -33,7 +35,7 @@ class Access:
     token_file: str = ""
     endpoint: str = ""
     offline: bool = False
-    retries: int = 6
+    retries: int = 3
 
     def token(self) -> str | bool:
         """The token, or False for none (a login in somebody's home is not used)."""
@@ -216,19 +218,20 @@ class Client:
                 item.unlink(missing_ok=True)
 
     def _politely(self, call: Callable[[], T]) -> T:
-        """Call the client; wait and try again while the hub is busy, as long as it asks."""
+        """Call the client, which tries a few times itself; wait and begin another round while the hub is busy."""
         from huggingface_hub.errors import HfHubHTTPError
 
-        for attempt in range(self.access.retries + 1):
+        attempt = 0
+        while True:
             try:
                 return call()
             except Exception as error:  # the client raises errors of its HTTP library, which changes between versions
                 cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
                 wait = _wait(cause if cause is not None else error, attempt)
-                if wait is None or attempt == self.access.retries:
+                if wait is None or attempt >= self.access.retries:
                     raise self._explained(error) from error
                 time.sleep(wait)
-        raise AssertionError("unreachable")
+                attempt += 1
 
     def _explained(self, error: BaseException) -> EyrieError:
         from huggingface_hub.errors import (
@@ -259,12 +262,12 @@ class Client:
             )
         if status in BUSY:
             return EyrieError(
-                f"source {self.name}: the hub stayed busy (HTTP {status}) for {self.access.retries + 1} attempts.",
+                f"source {self.name}: the hub stayed busy (HTTP {status}) through {self.access.retries + 1} rounds of attempts.",
                 where=where,
                 todo="Run again later: what was fetched is kept. Lower eyrie_dataset_downloads if it goes on.",
                 code="hub-busy",
             )
-        if isinstance(error, OSError) and error.errno == 28:
+        if isinstance(error, OSError) and error.errno in FULL:
             return disk_full(error, self.access.cache)
         what = f"{type(cause).__name__}: {cause}".split("\n", 1)[0]
         if isinstance(error, LocalEntryNotFoundError) and cause is error:
@@ -290,7 +293,7 @@ class Client:
 def disk_full(error: OSError, where: str) -> EyrieError:
     """The error of a full disk."""
     return EyrieError(
-        f"no space left on the disk of {error.filename or where}.",
+        f"no space left to write ({os.strerror(error.errno or errno.ENOSPC)}).",
         where=where,
         todo="Free space or move eyrie_root to a larger disk, then run again: finished parts are kept.",
         code="disk-full",

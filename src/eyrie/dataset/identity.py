@@ -26,6 +26,8 @@ def identity(ctx: Context) -> dict[str, Any]:
     """Settings of the chosen sources, contents of local files, versions of tools."""
     settings: Settings = ctx.settings
     own = spec.identity(settings)
+    if settings.dedup != "minhash":
+        del own["minhash_threshold"], own["minhash_permutations"]
     own["source"] = {name: entry(source) for name, source in settings.selected.items()}
     own["excluded"] = {name: entry(settings.source(name)) for name in settings.exclude_sources}
     tools = list(TOOLS)

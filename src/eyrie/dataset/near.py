@@ -48,7 +48,8 @@ def find(signatures: Any, threshold: float, excluded: Any) -> Any:
     from datasketch import MinHash, MinHashLSH
 
     permutations = signatures.shape[1]
-    index = MinHashLSH(threshold=threshold, num_perm=permutations)
+    # candidates are compared by their signatures below, so the index may rather find too many than miss one
+    index = MinHashLSH(threshold=threshold, num_perm=permutations, weights=(0.1, 0.9))
     verdict = np.zeros(len(signatures), dtype=np.int8)
     for base, values in ((-len(excluded), excluded), (0, signatures)):
         for number, line in enumerate(values):

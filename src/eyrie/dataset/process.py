@@ -154,8 +154,8 @@ class Stretch:
                     book.drop(reject.reason, file, line)
             else:
                 rows.append((messages, tools, ordinal, line))
-            if mine:
-                book.note(mine, file, line)
+                if mine:
+                    book.note(mine, file, line)
             if not whole and (records >= tasks.PART_ROWS or self.source.position - start >= tasks.PART_BYTES):
                 return rows, records, False
         return rows, records, True

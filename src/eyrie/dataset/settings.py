@@ -90,7 +90,7 @@ class Settings:
     dedup: Literal["exact", "minhash", "none"] = "exact"
     dedup_turns: int = setting(1, doc="user turns that make two conversations equal")
     minhash_threshold: float = 0.8
-    minhash_permutations: int = 64
+    minhash_permutations: int = 128
     exclude: list[str] = setting([], identity=False)
     exclude_sources: list[str] = setting([])
     max_prompt_tokens: int = setting(0, doc="history before the first answer; 0 = no limit")
@@ -105,7 +105,7 @@ class Settings:
     workers: int = setting(0, identity=False, doc="worker processes; 0 = execution.workers or the cores")
     worker_memory_mb: int = setting(2048, identity=False, doc="memory that one worker may take")
     downloads: int = setting(4, identity=False, doc="sources that download at once")
-    retries: int = setting(6, identity=False, doc="attempts after a busy or cut connection")
+    retries: int = setting(3, identity=False, doc="rounds of the client's own attempts, while the hub is busy")
     stall_s: int = setting(600, identity=False, doc="seconds without progress until a worker is given up")
 
     def __post_init__(self) -> None:

@@ -20,6 +20,11 @@ class DatasetStage(Stage):
     def identity(self, ctx: Context) -> dict[str, Any]:
         return identities.identity(ctx)
 
+    def forecast(self, ctx: Context) -> dict[str, Any]:
+        from eyrie.dataset.forecast import forecast
+
+        return forecast(ctx)
+
     def gates(self, ctx: Context) -> list[dict[str, Any]]:
         from eyrie.dataset.gates import gates
 

@@ -7,7 +7,7 @@ from typing import Any
 
 #: parts of list-typed content that are text, and those that another sense is needed for
 TEXT_PARTS = {"text", "input_text", "output_text"}
-MEDIA = ("image", "audio", "video", "file")
+MEDIA = ("image", "audio", "video")
 
 
 class Reject(Exception):
@@ -50,8 +50,8 @@ def _part(part: Any) -> str:
         kind = part.get("type")
         if kind is not None and not isinstance(kind, str):
             raise Reject("bad_content")
-        media = [key for key, value in part.items() if not is_null(value) and key.startswith(MEDIA)]
-        if media or (kind or "").startswith(MEDIA):
+        named = [kind or "", *(key for key, value in part.items() if not is_null(value))]
+        if any(word in name for name in named for word in MEDIA):
             raise Reject("multimodal")
         text = part.get("text")
         if (kind is None or kind in TEXT_PARTS) and isinstance(text, str):

@@ -31,7 +31,7 @@ def main(pipe: Connection, memory_mb: int, parent: int) -> None:
         try:
             answer = _serve(kind, arguments, lambda event, value, key=key: pipe.send((key, event, value)))
         except BaseException as error:
-            pipe.send((key, ERROR, described(error)))
+            pipe.send((key, ERROR, described(error, _folder(arguments))))
             if not isinstance(error, Exception):
                 raise
         else:
@@ -55,16 +55,23 @@ def _serve(kind: str, arguments: tuple[Any, ...], emit: Any) -> Any:
     return None
 
 
-def described(error: BaseException) -> dict[str, Any]:
+def _folder(arguments: tuple[Any, ...]) -> str:
+    """The folder that an order writes to."""
+    first = arguments[0]
+    return str(getattr(first, "folder", "") or getattr(arguments[-2], "cache", ""))
+
+
+def described(error: BaseException, folder: str = "") -> dict[str, Any]:
     """An error as data for the parent; what is not ours names its place."""
     if isinstance(error, EyrieError):
         return error.as_dict()
     if isinstance(error, MemoryError) or "realloc of size" in str(error) or "malloc of size" in str(error):
         return memory_error().as_dict()
-    if isinstance(error, OSError) and error.errno == 28:
-        from eyrie.dataset.hub import disk_full
+    if isinstance(error, OSError):
+        from eyrie.dataset import hub
 
-        return disk_full(error, "the dataset's folder").as_dict()
+        if error.errno in hub.FULL:
+            return hub.disk_full(error, folder).as_dict()
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"{os.path.basename(frame[0].filename)}:{frame[0].lineno}" if frame else ""
     return EyrieError(f"{type(error).__name__}: {error}", where=where, code="unexpected").as_dict()
