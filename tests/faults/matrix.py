@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -148,6 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=None, help="write the rows there too")
     args = parser.parse_args(argv)
     pairs = wanted(args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     with tempfile.TemporaryDirectory(prefix="faults-", dir=args.work) as work:
         house = House(Path(work), 60 if args.short else 96)
         began = time.monotonic()
@@ -163,6 +165,9 @@ def main(argv: list[str] | None = None) -> int:
                 moment = random.Random(f"{args.seed} {stage} {fault}").uniform(0.25, 0.8)
                 rows.append(run_case(house, stage, fault, known[stage], moment))
                 say(f"{stage} x {fault}: {'ok' if rows[-1].good else 'NOT SURVIVED'} {rows[-1].notes}")
+                if args.json:
+                    listed = [{**asdict(row), "good": row.good} for row in rows]
+                    args.json.write_text(json.dumps(listed, indent=2) + "\n")
         finally:
             house.kill_all()
         seconds = time.monotonic() - began
@@ -170,8 +175,6 @@ def main(argv: list[str] | None = None) -> int:
     good = sum(row.good for row in rows)
     left_out = "" if may_mount() else " Without the right to mount, the small disks' faults were left out."
     sys.stdout.write(f"{good} of {len(rows)} survived with nothing lost or doubled, {seconds:.0f} s.{left_out}\n")
-    if args.json:
-        args.json.write_text(json.dumps([{**asdict(row), "good": row.good} for row in rows], indent=2) + "\n")
     return 0 if good == len(rows) else 1
 
 
