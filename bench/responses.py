@@ -6,6 +6,11 @@ Both tools get the same prompts, the same fake server (own process, other core) 
 request that the server sees to the last answer that it sends: imports and tokenizer loading do not count. CPU is the
 tool's own, over the same time, from /proc. ideal = what `concurrency` requests in flight allow at these latencies.
 MODEL_FOLDER: a checkpoint folder; speculators loads its tokenizer.
+
+    python bench/responses.py --model MODEL_FOLDER --server http://127.0.0.1:8000 [--json]
+
+The same with a real server that serves MODEL_FOLDER under that very name: tokens a second of Eyrie, of speculators and
+of a client that only sends prepared requests and drops the answers, which is as much as the server can give.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +56,13 @@ def ideal_seconds(values: list[float], concurrency: int) -> float:
     return max(slots)
 
 
-def prompts(folder: Path, count: int) -> None:
-    """The same conversations for both: train.parquet for Eyrie, prompts.jsonl for speculators."""
+def prompts(folder: Path, count: int, spread: bool = False) -> None:
+    """The same conversations for all: train.parquet for Eyrie, prompts.jsonl for others. spread: of many lengths."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts = [f"Question {number}: " + "please explain this to me in some detail, " * 6 for number in range(count)]
+    words = "please explain this to me in some detail, "
+    texts = [f"Question {number}: " + words * (1 + number % 8 if spread else 6) for number in range(count)]
     turns = [[{"role": "user", "content": text}] for text in texts]
     table = {
         "id": [f"p{number}" for number in range(count)],
@@ -69,14 +76,17 @@ def prompts(folder: Path, count: int) -> None:
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def command(tool: str, url: str, folder: Path, concurrency: int, model: str) -> list[str]:
+def command(tool: str, url: str, folder: Path, concurrency: int, model: str, max_tokens: int = 256) -> list[str]:
+    numbers = [str(concurrency), str(max_tokens), model]
     if tool == "eyrie":
-        return [sys.executable, str(SUPPORT / "ask_eyrie.py"), url, str(folder), str(concurrency), "256", model]
+        return [sys.executable, str(SUPPORT / "ask_eyrie.py"), url, str(folder), *numbers]
+    if tool == "plain":
+        return [sys.executable, str(SUPPORT / "ask_plain.py"), url, str(folder / "prompts.jsonl"), *numbers]
     speculators = Path(sys.executable).with_name("speculators")
     return [
         *(str(speculators), "regenerate-responses", "--endpoint", f"{url}/v1/chat/completions"),
         *("--model", model, "--dataset", str(folder / "prompts.jsonl")),
-        *("--concurrency", str(concurrency), "--max-tokens", "256", "--outfile", str(folder / "out.jsonl")),
+        *("--concurrency", str(concurrency), "--max-tokens", str(max_tokens), "--outfile", str(folder / "out.jsonl")),
         *("--sampling-params", '{"temperature": 0.0}'),
     ]
 
@@ -167,6 +177,53 @@ def run_case(name: str, seconds: float, repeats: int, model: str) -> dict[str, A
     return result
 
 
+def generated(url: str) -> float:
+    """The server's count of generated tokens so far."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as reply:
+        lines = reply.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+
+
+def against_server(url: str, model: str, count: int, concurrency: int, repeats: int) -> dict[str, Any]:
+    """Tokens a second of each client on the same prompts, by the server's own count, imports not counted."""
+    found: dict[str, list[float]] = {"plain": [], "eyrie": [], "speculators": []}
+    for _ in range(repeats):
+        for tool, rates in found.items():
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                prompts(folder, count, spread=True)
+                rates.append(server_rate(url, tool, folder, concurrency, model))
+                print(f"{tool}: {rates[-1]:.1f} tok/s", file=sys.stderr)
+    rates = {tool: statistics.median(values) for tool, values in found.items()}
+    return {
+        "share_of_saturated": round(rates["eyrie"] / rates["plain"], 4),
+        "vs_speculators_server": round(rates["eyrie"] / rates["speculators"], 4),
+        **{f"{tool}_tok_s": round(rate, 1) for tool, rate in rates.items()},
+        "requests": count,
+        "concurrency": concurrency,
+    }
+
+
+def server_rate(url: str, tool: str, folder: Path, concurrency: int, model: str) -> float:
+    """Tokens a second between the first token that the server makes for this client and its last one."""
+    before = generated(url)
+    client = subprocess.Popen(
+        command(tool, url, folder, concurrency, model, max_tokens=64),
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")},
+        stdout=subprocess.DEVNULL,
+    )
+    samples: list[tuple[float, float]] = []
+    while client.poll() is None:
+        samples.append((time.monotonic(), generated(url)))
+        time.sleep(0.1)
+    if client.returncode != 0:
+        raise SystemExit(f"{tool} failed")
+    total = generated(url)
+    start = max(at for at, value in samples if value == before)
+    end = min(at for at, value in samples if value == total)
+    return (total - before) / (end - start)
+
+
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     by_name = {result["case"]: result for result in results}
     flat: dict[str, Any] = {}
@@ -202,8 +259,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="ideal length of one measurement")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--server", default="", help="base URL of a real server")
+    parser.add_argument("--requests", type=int, default=256, help="with --server")
+    parser.add_argument("--concurrency", type=int, default=64, help="with --server")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args()
+    if options.server:
+        found = against_server(options.server, options.model, options.requests, options.concurrency, options.repeats)
+        print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
+        return
     start = time.monotonic()
     results = [run_case(name, options.seconds, options.repeats, options.model) for name in options.cases]
     if options.json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,8 @@ def rendered_turns(path: Path, template: Template, tokenizer: Tokenizer) -> Iter
     from eyrie.tokens.template import TemplateError, Unstable
 
     columns = ["id", "source", "turn", "messages", "tools", "text", "reasoning", "tool_calls"]
-    with pq.ParquetFile(path) as table:
+    with pq.ParquetFile(path) as table, ThreadPoolExecutor(1) as encoding:
+        earlier: tuple[list[Turn], Future[list[tuple[list[int], int]]]] | None = None
         for batch in table.iter_batches(batch_size=BATCH, columns=columns):
             turns: list[Turn] = []
             parts: list[tuple[str, str]] = []
@@ -126,12 +128,23 @@ def rendered_turns(path: Path, template: Template, tokenizer: Tokenizer) -> Iter
                     turn.refused = f"template_unstable: {error}"
                 except TemplateError as error:
                     turn.refused = f"template_error: {error}"
-            encoded = iter(tokenizer.encode_parts(parts))
-            for turn in turns:
-                if not turn.refused:
-                    ids, border = next(encoded)
-                    turn.ids, turn.spans = np.asarray(ids, dtype=np.int32), [(border, len(ids))]
-                yield turn
+            now = turns, encoding.submit(tokenizer.encode_parts, parts)  # beside the rendering of the next batch
+            if earlier:
+                yield from _with_ids(*earlier)
+            earlier = now
+        if earlier:
+            yield from _with_ids(*earlier)
+
+
+def _with_ids(turns: list[Turn], encoded: Future[list[tuple[list[int], int]]]) -> Iterator[Turn]:
+    import numpy as np
+
+    parts = iter(encoded.result())
+    for turn in turns:
+        if not turn.refused:
+            ids, border = next(parts)
+            turn.ids, turn.spans = np.asarray(ids, dtype=np.int32), [(border, len(ids))]
+        yield turn
 
 
 def merge(turns: Iterator[Turn]) -> Iterator[Turn]:

@@ -30,6 +30,8 @@ def script(text: str) -> str:
     """The commonest writing system of the text's beginning; 'other' where there is none (digits, code points of no
     script here). Japanese counts as kana even where most of its characters are Chinese ones."""
     start = text[:SAMPLE]
+    if start.isascii():
+        return "latin" if any(character.isalpha() for character in start) else "other"
     counts = {name: len(run.findall(start)) for name, run in _RUNS.items()}
     if counts["kana"] and counts["kana"] * 4 >= counts["han"]:
         counts["kana"] += counts.pop("han")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ _TAGS = re.compile(
 
 def added_tokens(model: Path) -> dict[int, str]:
     """id -> text of the tokenizer's added tokens, from its own files (no code of the model is run)."""
+    stamps = [
+        (path, info.st_size, info.st_mtime_ns) if path.is_file() and (info := path.stat()) else (path, 0, 0)
+        for path in (model / "tokenizer.json", model / "tokenizer_config.json")
+    ]
+    return dict(_added_tokens(model, tuple(stamps)))
+
+
+@lru_cache(maxsize=4)
+def _added_tokens(model: Path, stamps: tuple[Any, ...]) -> dict[int, str]:
+    """Read once for each state of the files: a tokenizer.json has megabytes."""
     found: dict[int, str] = {}
     tokenizer = atomic.read_json(model / "tokenizer.json", {}) or {}
     for entry in tokenizer.get("added_tokens") or []:
