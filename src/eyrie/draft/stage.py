@@ -43,7 +43,7 @@ class DraftStage(Stage):
         train_dir = ctx.out / "train"
         train_dir.mkdir(parents=True, exist_ok=True)
         windowed = ctx.input("hidden_states").settings.storage == "window"
-        _prepare_the_host(ctx, work, windowed)
+        prepare_the_host(ctx, work, windowed)
         rows = states_of(ctx, windowed)
         built = view.build(
             ctx.input("tokens").out, rows, ctx.out / "view", settings.val_ratio, settings.seed, settings.total_seq_len
@@ -200,7 +200,7 @@ def view_figures(built: view.View) -> dict[str, Any]:
     }
 
 
-def _prepare_the_host(ctx: Context, work: Work, windowed: bool) -> None:
+def prepare_the_host(ctx: Context, work: Work, windowed: bool) -> None:
     """Training wants the memory that a server holds; in window mode it wants the extract server beside it."""
     from eyrie.serve import switch
 
