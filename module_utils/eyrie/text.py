@@ -113,6 +113,8 @@ def verdict(plan):
             if same
             else "other settings are running (pid %s)" % running.get("pid")
         )
+    if [item["name"] for item in plan["differences"]] == ["node package"]:
+        return "would run: nothing is known of it yet"  # the line above says why
     verb = "would resume" if plan["status"] in ("interrupted", "failed") else "would run"
     return "%s: %s" % (verb, brief(reasons(plan, 2), 90))
 
