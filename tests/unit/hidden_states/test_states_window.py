@@ -64,10 +64,8 @@ class Rig:
                 result.failures[row.key] = ("invalid", self.fail)
                 return result
             path = toy_states.states_file(self.store.file(row.key), list(range(row.tokens)))
-            entry = Entry(
-                row.key, row.tokens, path.stat().st_size, "bf16", "1,3,5,6", files.checksum(path), SHAPE.digest
-            )
-            self.store.record([entry])
+            kept, digest = path.stat().st_size, files.checksum(path)
+            self.store.record([Entry(row.key, row.tokens, kept, "bf16", "1,3,5,6", digest, SHAPE.digest)])
             self.captures.append(row.key)
             self.peak = max(self.peak, self.on_disk())
         return result
