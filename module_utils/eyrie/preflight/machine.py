@@ -151,7 +151,7 @@ def limits(host, context):
 def port(host, context):
     """The server's port is free or ours."""
     number = int(context.server.get("port") or 0)
-    if not number:
+    if not number or not context.pending():
         return []
     mark = "EYRIE_SERVER=%s:" % context.root
     foreign = [

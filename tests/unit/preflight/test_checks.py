@@ -112,10 +112,11 @@ def test_a_stranger_on_the_port_is_named_and_ours_is_fine(context: Any) -> None:
     ours = (7, "python vllm serve", ["PATH=/bin", "EYRIE_SERVER=/data/eyrie:baseline"])
     other_root = (8, "python vllm serve", ["EYRIE_SERVER=/data/eyrie2:baseline"])
     stranger = (9, "nginx: master process", [])
-    assert machine.port(RecordedHost(ports=[]), context()) == []
-    assert machine.port(RecordedHost(ports=[ours]), context()) == []
-    assert "pid 8" in machine.port(RecordedHost(ports=[other_root]), context())[0]["what"]
-    (found,) = machine.port(RecordedHost(ports=[stranger]), context())
+    assert machine.port(RecordedHost(ports=[]), context(plans=[stage("draft", 1)])) == []
+    assert machine.port(RecordedHost(ports=[ours]), context(plans=[stage("draft", 1)])) == []
+    assert "pid 8" in machine.port(RecordedHost(ports=[other_root]), context(plans=[stage("draft", 1)]))[0]["what"]
+    assert machine.port(RecordedHost(ports=[stranger]), context(plans=[stage("draft", done=True)])) == []
+    (found,) = machine.port(RecordedHost(ports=[stranger]), context(plans=[stage("draft", 1)]))
     assert found["level"] == "error"
     assert "pid 9: nginx" in found["what"]
 
