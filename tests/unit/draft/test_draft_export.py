@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,18 +135,13 @@ def test_vocabulary_tables_that_contradict_are_refused(draft, d2t, told):
 def test_a_key_that_the_installed_server_ignores_is_refused(draft, monkeypatch):
     """An older translation that does not know norm_output serves a draft that drifts, without a word."""
 
-    class Older:
-        SUPPORTED_SPECULATORS_TYPES = {
-            "eagle3": lambda config_dict, pre_trained_config: pre_trained_config.update(
-                draft_vocab_size=config_dict["draft_vocab_size"],
-                norm_before_residual=True,
-                norm_before_fc=True,
-                eagle_aux_hidden_state_layer_ids=config_dict["eagle_aux_hidden_state_layer_ids"],
-                architectures=["Eagle3LlamaForCausalLM"],
-            )
-        }
+    def update(config_dict, pre_trained_config):
+        for name in ("draft_vocab_size", "norm_before_residual", "norm_before_fc", "eagle_aux_hidden_state_layer_ids"):
+            pre_trained_config[name] = config_dict[name]
+        pre_trained_config["architectures"] = ["Eagle3LlamaForCausalLM"]
 
-    monkeypatch.setattr(export, "_translation", lambda: Older)
+    older = SimpleNamespace(SUPPORTED_SPECULATORS_TYPES={"eagle3": update})
+    monkeypatch.setattr(export, "_translation", lambda: older)
     assert "ignores norm_output=True" in refused(draft())
 
 
@@ -156,8 +153,6 @@ def test_export_rounds_to_bf16_and_makes_the_targets_path_absolute(draft, tmp_pa
     source = draft()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "target").mkdir()
-    from pathlib import Path
-
     export.export(source, tmp_path / "out", Path("target"))
     made = json.loads((tmp_path / "out/config.json").read_text())
     assert made["dtype"] == "bfloat16"
