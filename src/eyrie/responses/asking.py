@@ -15,6 +15,8 @@ from eyrie.core.pipeline import Context
 from eyrie.core.stage import Work
 from eyrie.responses.chat import REASONING_TRUNCATED, TRUNCATED, Asker
 from eyrie.responses.controller import FIRST
+from eyrie.responses.conversation import BadRow
+from eyrie.responses.endpoint import UP
 from eyrie.responses.engine import Engine, Hooks
 from eyrie.responses.rows import Catalog, Job, dataset_rows, job_of, replay
 from eyrie.responses.settings import Settings
@@ -70,6 +72,19 @@ class Feed:
                 yield job
 
 
+def something_missing(dataset: Path, asker: Asker, store: Store, index: Index) -> bool:
+    """Whether any conversation still needs a request; stops at the first one."""
+    for ordinal, row in dataset_rows(dataset):
+        try:
+            job = job_of(ordinal, row, asker)
+        except BadRow:
+            continue
+        replay(job, asker, store, index, retry_poison=asker.settings.retry_poison)
+        if not job.script.done and not job.failure:
+            return True
+    return False
+
+
 def surroundings(ctx: Context) -> tuple[list[str], Callable[[str], Any], Callable[[], Any] | None]:
     """The baseline's endpoints, the proof of what serves there, and what brings the own host's server back."""
     from eyrie import serve
@@ -101,7 +116,7 @@ def ask(
     source = Feed(dataset, asker, known, store, index)
     first = next(missing := iter(source), None)
     if first is None:
-        return {"asked": 0, "resumed": source.resumed}, source.unresolved
+        return {"on_policy": True, "asked": 0, "resumed": source.resumed}, source.unresolved
     rules = Rules(
         think_tags=settings.think_tags,
         opens_think=opens_think(ctx),
@@ -163,15 +178,19 @@ def loop_factory() -> Any:
 def report(engine: Engine, source: Feed, work: Work) -> None:
     """Progress: conversations done, tokens, what is waited for."""
     detail: dict[str, Any] = {"tokens": engine.tokens, "in_flight": sum(e.in_flight for e in engine.endpoints)}
-    detail["waiting_for"] = ", ".join(endpoint.url for endpoint in engine.endpoints if endpoint.state != "up")
+    away = [endpoint.url for endpoint in engine.endpoints if endpoint.state != UP]
+    if away:
+        detail["waiting_for"] = ", ".join(away)
     if engine.reasons:
         detail["failed"] = engine.reasons.total()
-    work.progress.update(source.ready + engine.resolved, engine.stored_bytes, **detail)
+    work.progress.detail = detail
+    work.progress.update(source.ready + engine.resolved, engine.stored_bytes)
 
 
 def figures_of(engine: Engine, source: Feed, seconds: float) -> dict[str, Any]:
     """What the report shows of the asking."""
     return {
+        "on_policy": True,
         "asked": engine.resolved,
         "resumed": source.resumed,
         "requests_answered": engine.turns,

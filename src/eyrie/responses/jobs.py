@@ -32,6 +32,11 @@ class Jobs:
         """Nothing left but suspects."""
         return not (self._source or self._front or self._later or self._last or self.outstanding)
 
+    @property
+    def put_off(self) -> bool:
+        """Whether some conversation waits to be asked again later (the server put it off)."""
+        return bool(self._later)
+
     async def get(self) -> Job | None:
         """The next conversation; None once all is done."""
         loop = asyncio.get_running_loop()

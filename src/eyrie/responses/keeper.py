@@ -30,6 +30,8 @@ async def keep(engine: Engine) -> None:
         for endpoint in engine.endpoints:
             if endpoint.state == UP:
                 engine.man(endpoint)
+                if now - endpoint.last_answer > settings.outage_limit_s and engine.jobs.put_off:
+                    raise _only_refusals(engine, endpoint, now - endpoint.last_answer)
                 if now - max(endpoint.last_answer, endpoint.client.last_bytes) > settings.idle_timeout_s:
                     await _look_at_silent(engine, endpoint)
         check_shares(engine, settings.share_after)
@@ -83,6 +85,17 @@ def check_shares(engine: Engine, after: int) -> None:
             todo="Compare the served chat template with the model's own; see a prompt as rendered with /tokenize.",
             code="too-many-empty",
         )
+
+
+def _only_refusals(engine: Engine, endpoint: Endpoint, seconds: float) -> EyrieError:
+    reasons = ", ".join(f"{name} {count}" for name, count in engine.retries.most_common(3))
+    return EyrieError(
+        f"the server has answered nothing for {seconds:.0f} s, though it is up.",
+        where=endpoint.url,
+        why=f"What it said instead: {reasons or 'nothing'}.",
+        todo="See the server's log; run again once it answers: only what is missing is asked for.",
+        code="server-refuses",
+    )
 
 
 def _shown(engine: Engine, name: str, count: int) -> str:

@@ -60,15 +60,14 @@ class Responses(Stage):
         """False where answers are not regenerated, or the store holds every one already."""
         if not ctx.settings.regenerate:
             return False
-        from eyrie.responses import asking, chat, rows, store
+        from eyrie.responses import asking, chat, store
 
         if not store.shard_numbers(ctx.base / "store"):
             return True
         dataset = ctx.input("dataset").out / DATASET
         asker = chat.Asker(ctx.settings, ctx.target.name, generation_of(ctx))
         with store.Store(ctx.base / "store") as open_store:
-            source = asking.Feed(dataset, asker, rows.catalog(dataset, asker), open_store, open_store.index())
-            return next(iter(source), None) is not None
+            return asking.something_missing(dataset, asker, open_store, open_store.index())
 
     def carry(self, ctx: Context) -> list[Path]:
         """The table and the store: what costs days to make again."""

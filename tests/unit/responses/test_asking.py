@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from email.utils import formatdate
+from types import SimpleNamespace
 
 import pytest
 from fake_server import FakeServer, Rule
@@ -17,7 +18,7 @@ from eyrie.responses import engine as engine_module
 from eyrie.responses.engine import Hooks
 from eyrie.responses.http import Reply
 from eyrie.responses.settings import Mix
-from eyrie.responses.turn import retry_after
+from eyrie.responses.turn import Rules, deadline, retry_after
 
 
 @pytest.fixture
@@ -542,3 +543,30 @@ class TestSeveralEndpoints:
             assert stranger.stats.chat == 0
         assert len(result.rows) == 20
         assert result.engine.endpoints[1].state == "closed"
+
+
+class TestDeadlines:
+    def rules(self, **values):
+        return Rules(**{"think_tags": [], "opens_think": False, "min_answer": 16, "reasoning_retry": 1.0, **values})
+
+    def endpoint(self, speed):
+        return SimpleNamespace(speed=speed)
+
+    def test_a_given_deadline_is_taken(self):
+        assert deadline(self.rules(request_timeout=7.0, context=99), self.endpoint(10.0), 4000) == 7.0
+
+    def test_else_it_grows_with_the_tokens_and_shrinks_with_the_measured_rate(self):
+        rules = self.rules(request_timeout=0.0, context=99)
+        assert deadline(rules, self.endpoint(0.0), 8000) >= 8000 / 8 + 120, "nothing measured yet: patient"
+        assert deadline(rules, self.endpoint(80.0), 8000) == 120 + 8000 * 4 / 80
+        assert deadline(rules, self.endpoint(80.0), 100) < deadline(rules, self.endpoint(8.0), 100)
+
+    def test_server_that_only_puts_off_ends_the_run_within_the_limit(self, tmp_path):
+        with FakeServer([Rule(status=429, headers={"Retry-After": "0.05"})]) as server:
+            write_dataset(tmp_path / "train.parquet", questions(3))
+            start = time.monotonic()
+            with pytest.raises(EyrieError) as caught:
+                run(tmp_path, [server], settings_of(outage_limit_s=0.5))
+        assert time.monotonic() - start < 5
+        assert caught.value.code == "server-refuses"
+        assert "http_429" in caught.value.why
