@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from eyrie.core.registry import NAMES
 from eyrie.ops.doctor import catalogue, examine, page
-from eyrie.ops.doctor.evidence import Document
+from eyrie.ops.doctor.evidence import Document, record_document
 
 RECORDED = Path(__file__).parent / "recorded"
 LOGS = {
@@ -75,3 +76,23 @@ def test_troubleshooting_page_is_made_from_the_catalogue() -> None:
     assert committed.read_text() == page.page(), "run: python -m eyrie.ops.doctor.page docs/troubleshooting.md"
     for signature in SIGNATURES.values():
         assert f"### {signature.title}" in committed.read_text()
+
+
+def test_variables_and_playbooks_that_a_cure_names_exist() -> None:
+    project = Path(__file__).resolve().parents[3]
+    known = set()
+    for path in project.glob("inventory/group_vars/*/*.yml"):
+        known |= set(re.findall(r"^(eyrie_\w+):", path.read_text(), re.MULTILINE))
+    for signature in SIGNATURES.values():
+        said = f"{signature.cause} {signature.cure}"
+        for name in set(re.findall(r"\beyrie_\w+", said)) - {"eyrie_cpu"}:  # a plugin's name
+            assert name in known, f"{signature.id}: there is no variable {name}"
+        for name in re.findall(r"playbooks/\w+\.yml", said):
+            assert (project / name).is_file(), f"{signature.id}: there is no {name}"
+
+
+def test_own_error_codes_are_recognised() -> None:
+    for code, wanted in (("disk-full", "disk-full"), ("port-foreign", "port-taken"), ("loss-nan", "loss-nan")):
+        error = {"code": code, "what": "something happened.", "where": "", "why": "", "todo": ""}
+        document = record_document({"status": "failed", "error": error}, "failed", "draft", "record")
+        assert [finding["id"] for finding in examine.diagnose([document])][:1] == [wanted]
