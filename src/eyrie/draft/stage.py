@@ -14,7 +14,7 @@ from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError, GateError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Fault, Outcome, Stage, Work, tree_bytes
-from eyrie.draft import checkpoints, export, feeding, group, hardware, results, view
+from eyrie.draft import checkpoints, export, feeding, fidelity, group, hardware, results, view
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.training import Training
 from eyrie.draft.watch import Epoch, Watch
@@ -45,8 +45,15 @@ class DraftStage(Stage):
         windowed = ctx.input("hidden_states").settings.storage == "window"
         prepare_the_host(ctx, work, windowed)
         rows = states_of(ctx, windowed)
+        exact = {} if windowed else fidelity.originals(ctx)
         built = view.build(
-            ctx.input("tokens").out, rows, ctx.out / "view", settings.val_ratio, settings.seed, settings.total_seq_len
+            ctx.input("tokens").out,
+            rows,
+            ctx.out / "view",
+            settings.val_ratio,
+            settings.seed,
+            settings.total_seq_len,
+            frozenset(exact),
         )
         choice = hardware_of(ctx)
         watch = Watch(train_dir / "metrics.jsonl", settings)
@@ -65,6 +72,9 @@ class DraftStage(Stage):
                 todo="Run again: it resumes from the last whole checkpoint.",
             )
         figures.update(self._export(ctx, watch, train_dir, chosen))
+        if exact:
+            work.progress.start("compare fp8 with bf16")
+            figures["fidelity"] = fidelity.check(ctx, rows, exact, int(ctx.pipeline.execution.get("threads") or 0))
         figures["seconds"] = round(time.monotonic() - started, 1)
         account = Account()
         account.keep(built.train + built.val)

@@ -47,8 +47,13 @@ class View:
         return (self.train + 0.5) / (self.train + self.val)
 
 
-def split(samples: Sequence[Sample], val_ratio: float, seed: int) -> tuple[list[Sample], list[Sample]]:
-    """(train, val) by conversation: the same seed gives the same split; at least one conversation on each side."""
+def split(
+    samples: Sequence[Sample], val_ratio: float, seed: int, pinned: frozenset[int] = frozenset()
+) -> tuple[list[Sample], list[Sample]]:
+    """(train, val) by conversation: the same seed gives the same split; at least one conversation on each side.
+
+    pinned: rows whose conversations are held out first (what fp8 is compared on must not be trained on).
+    """
     conversations = sorted({sample.conversation for sample in samples})
     if len(conversations) < 2:
         raise GateError(
@@ -58,7 +63,9 @@ def split(samples: Sequence[Sample], val_ratio: float, seed: int) -> tuple[list[
         )
     random.Random(seed).shuffle(conversations)
     count = min(max(1, round(len(conversations) * val_ratio)), len(conversations) - 1)
-    held = set(conversations[:count])
+    first = {sample.conversation for sample in samples if sample.row in pinned}
+    conversations.sort(key=lambda name: name not in first)  # stable: the seed's order within both parts
+    held = set(conversations[: min(max(count, len(first)), len(conversations) - 1)])
     return (
         [sample for sample in samples if sample.conversation not in held],
         [sample for sample in samples if sample.conversation in held],
@@ -79,15 +86,23 @@ def check_supervision(samples: Sequence[Sample], side: str) -> int:
     return sum(1 for sample in samples if sample.supervised == 0)
 
 
-def build(tokens: Path, rows: dict[int, str], folder: Path, val_ratio: float, seed: int, seq_len: int) -> View:
+def build(
+    tokens: Path,
+    rows: dict[int, str],
+    folder: Path,
+    val_ratio: float,
+    seed: int,
+    seq_len: int,
+    pinned: frozenset[int] = frozenset(),
+) -> View:
     """Build the view of the rows that have states.
 
-    tokens: output folder of the tokens stage. rows: {row of data/: absolute path of its states}.
+    tokens: output folder of the tokens stage. rows: {row of data/: absolute path of its states}. pinned: see `split`.
     """
     from datasets import load_from_disk
 
     samples = read_samples(tokens, rows)
-    train, val = split(samples, val_ratio, seed)
+    train, val = split(samples, val_ratio, seed, pinned)
     unsupervised = check_supervision(train, "training")
     check_supervision(val, "validation")
     order = [*train, *val]
