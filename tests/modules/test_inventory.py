@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import subprocess
 import sys
@@ -22,8 +23,10 @@ PROFILES = ("local", "rtx6000bw", "b200nvl8")
 BIN = Path(sys.executable).parent
 
 
+@functools.cache
 def read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text()) or {} if path.exists() else {}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(), Loader=loader) or {} if path.exists() else {}
 
 
 def flat(component: str, profile: str = "all") -> dict[str, Any]:
@@ -64,11 +67,17 @@ def test_every_flat_variable_of_a_stage_is_composed(stage: str) -> None:
     assert unread == set()
 
 
-def _is_read_elsewhere(name: str) -> bool:
-    """A role's tasks, or another composed value of the same component, may read a variable too."""
+@functools.cache
+def _readers() -> str:
+    """Text of all roles' tasks and templates, and of all composed values."""
     tasks = [path.read_text() for path in (PROJECT / "roles").glob("*/t*/*") if path.is_file()]
     composed = [str(value) for path in (VARS / "all").glob("*.yml") for value in read(path).values()]
-    return any(re.search(rf"\b{name}\b", text) for text in [*tasks, *composed])
+    return "\n".join([*tasks, *composed])
+
+
+def _is_read_elsewhere(name: str) -> bool:
+    """A role's tasks, or another composed value of the same component, may read a variable too."""
+    return re.search(rf"\b{name}\b", _readers()) is not None
 
 
 @pytest.mark.parametrize("stage", STAGES)
