@@ -128,7 +128,14 @@ class Engine:
         """What serves now, after the last answer, is still what was proven before the first."""
         for endpoint in self.endpoints:
             if endpoint.state == UP:
-                await asyncio.to_thread(self.hooks.prove, endpoint.url)
+                try:
+                    await asyncio.to_thread(self.hooks.prove, endpoint.url)
+                except EyrieError as error:
+                    if isinstance(error, GateError) and error.code not in NOT_YET:
+                        raise
+                    endpoint.state = DOWN  # it went away after its last answer: what comes back must be the same
+                    endpoint.outages += 1
+                    await self._bring_up(endpoint)
 
     async def _bring_up(self, endpoint: Endpoint) -> None:
         """Wait for an endpoint, prove what serves there, then put it to work."""

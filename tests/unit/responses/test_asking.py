@@ -195,6 +195,31 @@ class TestOutages:
                 run(tmp_path, [server], hooks=Hooks(prove))
             assert server.stats.chat <= 10 + 8
 
+    def test_server_that_goes_after_its_last_answer_is_waited_for_and_proven(self, tmp_path, server):
+        proofs = []
+
+        def prove(url):
+            proofs.append(url)
+            if len(proofs) == 2:
+                raise GateError("no process of baseline lives.", code="not-serving")
+
+        write_dataset(tmp_path / "train.parquet", questions(3))
+        result = run(tmp_path, [server], hooks=Hooks(prove))
+        assert len(proofs) == 3
+        assert len(result.rows) == 3
+
+    def test_stranger_after_the_last_answer_fails_the_run(self, tmp_path, server):
+        proofs = []
+
+        def prove(url):
+            proofs.append(url)
+            if len(proofs) == 2:
+                raise GateError("eagle3 serves", code="wrong-method")
+
+        write_dataset(tmp_path / "train.parquet", questions(3))
+        with pytest.raises(GateError):
+            run(tmp_path, [server], hooks=Hooks(prove))
+
     def test_changed_fingerprint_of_the_answers_is_proven_anew(self, tmp_path):
         """A restart so quick that no connection broke is noticed by what the server says of itself."""
         proofs, answers = [], []
