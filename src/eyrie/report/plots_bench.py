@@ -7,6 +7,9 @@ from typing import Any
 from eyrie.report.figure import Plot, axes_of, colour, legend_above, only_grid
 from eyrie.report.lines import figure as shown
 
+#: colour of what the interval says; everything else is no difference beyond noise
+TINTS = {"win": "good", "loss": "bad"}
+
 
 def speed(report: dict[str, Any]) -> Plot | None:
     """Tokens a second and their ratio over concurrency, headline set."""
@@ -31,7 +34,7 @@ def speed(report: dict[str, Any]) -> Plot | None:
         legend_above(left, 2)
         only_grid(left, "y")
         for place, line in zip(places, lines, strict=True):
-            tint = {"win": "good", "loss": "bad"}.get(line["outcome"], "muted")
+            tint = TINTS.get(line["outcome"], "muted")
             low, high = line["ratio_ci"] or [line["ratio"]] * 2
             right.errorbar(
                 place,
@@ -94,7 +97,7 @@ def break_even(report: dict[str, Any]) -> Plot | None:
         (axes,) = axes_of(figure, 1, narrow)
         for place, (_, length, line) in enumerate(rows):
             need = line["break_even_acceptance"]
-            tint = "good" if length > need else "bad"
+            tint = TINTS.get(line["outcome"], "muted")
             axes.plot(
                 [need, length], [place, place], color=colour(tint), linewidth=5, alpha=0.35, solid_capstyle="butt"
             )
@@ -128,6 +131,12 @@ def break_even(report: dict[str, Any]) -> Plot | None:
     )
 
 
+def percent(share: float) -> str:
+    """'52', and '0.3' where rounding would make nothing of something."""
+    value = 100 * share
+    return f"{value:.1f}" if 0 < value < 1 else f"{value:.0f}"
+
+
 def positions(report: dict[str, Any]) -> Plot | None:
     """Share of drafts whose token at each position was accepted, per set, and the untrained control."""
     series: list[tuple[str, str, list[float]]] = []
@@ -148,10 +157,11 @@ def positions(report: dict[str, Any]) -> Plot | None:
             places = [place + (number - (len(series) - 1) / 2) * width for place in range(len(values))]
             bars = axes.bar(places, [100 * value for value in values], width * 0.92, color=colour(tint), label=name)
             if len(series) * count <= (9 if narrow else 16):
-                axes.bar_label(bars, [f"{100 * value:.0f}" for value in values], padding=2, fontsize=9)
+                axes.bar_label(bars, [percent(value) for value in values], padding=2, fontsize=9)
         axes.set_xticks(range(count), [f"token {place + 1}" for place in range(count)])
         axes.set_ylabel("accepted, % of drafts")
         axes.margins(y=0.12)
+        axes.set_ylim(0, max(10.0, axes.get_ylim()[1]))
         legend_above(axes, 2 if narrow else 4)
         only_grid(axes, "y")
 

@@ -267,6 +267,8 @@ def training(report: dict[str, Any], points: int) -> Plot | None:
         right.set_title("Validation accuracy, %", pad=20)
         right.set_xlabel("epoch")
         right.xaxis.get_major_locator().set_params(integer=True)
+        if len(epochs) == 1:
+            right.set_xticks([epochs[0]["epoch"]])
         if count:
             legend_above(right, 3)
         for axes in (left, right):
