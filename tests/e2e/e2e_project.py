@@ -10,8 +10,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 PROJECT = Path(__file__).resolve().parents[2]
 RECAP = re.compile(r"^localhost\s+: (.*)$", re.MULTILINE)
 
@@ -58,8 +56,3 @@ class Project:
 
     def record(self, stage: str) -> dict[str, object]:
         return json.loads((self.root / "runs" / self.run / "state" / stage / "latest.json").read_text())
-
-
-@pytest.fixture(scope="session")
-def project_dir() -> Path:
-    return PROJECT
