@@ -9,6 +9,7 @@ BEHAVIOUR.json: {"baseline": {...}, "extract": {...}, "eagle3": {...}}, each wit
   refuse_s         seconds of 503 after that
   never_healthy    503 for ever
   die_s            ends with status 1 that many seconds after its start
+  die_after_requests  ends while it answers that request
   die_when         "<path>": ends as soon as that file exists
   model            serves another name
   method           states another speculation
@@ -235,6 +236,10 @@ def handler(engine):
                 return self.reply(404, {"error": f"the model {body.get('model')} does not exist"})
             tokens = int(body.get("max_tokens") or 16)
             number = engine.work(tokens)
+            if number == engine.behaviour.get("die_after_requests"):
+                say("RuntimeError: the fake engine was told to die")
+                engine.stop()
+                os._exit(1)
             usage = {"prompt_tokens": 9, "completion_tokens": tokens}
             if self.path == "/v1/chat/completions":
                 if engine.behaviour.get("no_template"):

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from eyrie.core.errors import EyrieError
 from eyrie.serve import quoting
+from eyrie.supervise import SYSTEMD_MARK
 
 ERROR, WARNING = "error", "warning"
 #: specifiers that may stand anywhere, and those that are only meant at the start of a path
@@ -49,7 +53,7 @@ def files(paths: list[Path]) -> dict[str, Any]:
     broken = []
     for path in paths:
         text = path.read_text("utf-8")
-        findings = unit(text) if is_unit(text) else environment(text)
+        findings = [*unit(text), *analyzed(text)] if is_unit(text) else environment(text)
         found[str(path)] = [asdict(finding) for finding in findings]
         broken += [f"{path}:{item.line}: {item.message}" for item in findings if item.level == ERROR]
     if broken:
@@ -59,6 +63,23 @@ def files(paths: list[Path]) -> dict[str, Any]:
             todo="systemd would start something else than what is written there.",
         )
     return {"ok": True, "findings": found}
+
+
+def analyzed(text: str) -> list[Finding]:
+    """What systemd's own check says of a unit, where systemd runs; its words name the line."""
+    if not SYSTEMD_MARK.is_dir() or shutil.which("systemd-analyze") is None:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "eyrie-lint.service"
+        path.write_text(text, "utf-8")
+        done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True)
+    said = [line.removeprefix(str(path)).lstrip(":") for line in done.stderr.splitlines() if path.name in line]
+    found = []
+    for line in said:
+        number, _, message = line.partition(":")
+        message = message.strip() if number.isdecimal() else line
+        found.append(Finding(int(number) if number.isdecimal() else 0, ERROR, "systemd", message))
+    return found
 
 
 def is_unit(text: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +58,30 @@ def command(pid: int, limit: int = 120) -> str:
 def has_mark(pid: int, mark: str) -> bool:
     """Whether `mark` (NAME=value) stands in the environment the process was started with."""
     try:
-        return mark.encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        with as_owner(pid):
+            return mark.encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+@contextmanager
+def as_owner(pid: int) -> Iterator[None]:
+    """Read a process' private files in /proc as its owner, in this thread only.
+
+    In a container root lacks the capability to look into other accounts' processes, but may act as them.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    info = os.stat(PROC / str(pid))
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(info.st_gid)
+    libc.setfsuid(info.st_uid)
+    try:
+        yield
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(os.getegid())
 
 
 def family(pid: int, known: Iterable[Process] | None = None) -> set[int]:
@@ -118,6 +141,7 @@ def _listening(port: int) -> set[str]:
 
 def _holds(pid: int, wanted: set[str]) -> bool:
     try:
-        return any(os.readlink(link) in wanted for link in (PROC / str(pid) / "fd").iterdir())
+        with as_owner(pid):
+            return any(os.readlink(link) in wanted for link in (PROC / str(pid) / "fd").iterdir())
     except OSError:
         return False

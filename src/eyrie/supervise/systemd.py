@@ -41,6 +41,7 @@ class Systemd(Supervisor):
             self._systemctl("start", unit)
             return
         self._systemctl("reset-failed", unit, check=False)
+        program.log.parent.mkdir(parents=True, exist_ok=True)
         self._call(transient(program, unit), f"start {unit}")
 
     def stop(self, name: str) -> None:
@@ -102,11 +103,24 @@ class Systemd(Supervisor):
     def _call(self, argv: list[str], what: str, check: bool = True) -> None:
         done = subprocess.run(argv, capture_output=True, text=True)
         if check and done.returncode:
+            unit = what.split()[-1]
+            said = (done.stderr or done.stdout).strip()[-500:]
             raise EyrieError(
-                f"systemd could not {what}: {(done.stderr or done.stdout).strip()[-500:]}",
+                f"systemd could not {what}{': ' + said if said else '.'}",
+                where=unit,
                 code="start-failed",
-                todo=f"See `systemctl status {what.split()[-1]}`.",
+                why=" | ".join(_journal(unit)),
+                todo=f"See `systemctl status {unit}`.",
             )
+
+
+def _journal(unit: str, lines: int = 5) -> list[str]:
+    """The last lines that systemd wrote about a unit."""
+    done = subprocess.run(
+        ["journalctl", "--unit", unit, "--lines", str(lines), "--output", "cat", "--all", "--no-pager"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def unit_name(name: str) -> str:
