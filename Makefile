@@ -11,7 +11,7 @@ NODE_TOOLS := build/test-node
 PYTEST := $(BIN)/python -m pytest
 SHELL := /bin/bash
 
-.PHONY: help demo plan test lint unit node e2e molecule clean
+.PHONY: help demo plan test lint unit node e2e faults molecule clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -41,6 +41,10 @@ node: $(VENV)/test $(NODE_TOOLS)/done ## tests with torch, vLLM and speculators,
 
 e2e: $(VENV)/test ## one real run on a small budget: plan, run, no-op, change, kill
 	$(PYTEST) tests/e2e
+
+faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, compared with the undisturbed run; SHORT=1: a dozen cases
+	$(PLAY) playbooks/provision.yml -l local --tags layout,runtime
+	PYTHONPATH="$(NODE_TOOLS):src" $(NODE) tests/faults/matrix.py $(if $(SHORT),--short)
 
 molecule: $(VENV)/test ## the container scenarios: systemd, SSH, two hosts
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule/run
