@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
-from eyrie.core.errors import EyrieError, GateError
+from eyrie.core.errors import EyrieError, GateError, SpecError
 from eyrie.core.fingerprint import tool_versions
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Work
 from eyrie.hidden_states import files, manifest
 from eyrie.hidden_states.client import base_url, remove
 from eyrie.hidden_states.corpus import Corpus, Row
-from eyrie.hidden_states.keys import Shape, weights_fingerprint
+from eyrie.hidden_states.keys import Shape, endpoint_of, weights_fingerprint
 from eyrie.hidden_states.store import Entry, Store
 from eyrie.hidden_states.weights import Checkpoint, dimensions
 
@@ -25,13 +25,17 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Todo:
-    """rows: all rows of the data. missing: one row per key whose states are not in the store."""
+    """rows: all rows of the data. missing: one row per key whose states are not in the store and that is this host's.
+
+    others: keys that are missing too, but are another host's share of the capture.
+    """
 
     fingerprint: str
     corpus: Corpus
     shape: Shape
     rows: list[Row]
     missing: list[Row]
+    others: int = 0
 
 
 def todo(ctx: Context) -> Todo:
@@ -45,7 +49,22 @@ def todo(ctx: Context) -> Todo:
         return Todo(ctx.fingerprint, corpus, shape, rows, [])
     with Store(ctx.base / "store") as store:
         store.sweep()
-        return Todo(ctx.fingerprint, corpus, shape, rows, missing(store, shape, corpus, rows))
+        lacking = missing(store, shape, corpus, rows)
+    index, count = share_of(ctx)
+    own = [row for row in lacking if endpoint_of(row.key, count) == index]
+    return Todo(ctx.fingerprint, corpus, shape, rows, own, len(lacking) - len(own))
+
+
+def share_of(ctx: Context) -> tuple[int, int]:
+    """(index, count): which share of how many this host captures, from `execution.share`; (0, 1) is all of it."""
+    share = ctx.pipeline.execution.get("share") or [0, 1]
+    try:
+        index, count = (int(item) for item in share)
+    except (TypeError, ValueError):
+        index, count = -1, 0
+    if not 0 <= index < count:
+        raise SpecError(f"share {share!r} is not [index, count] with 0 <= index < count.", where="execution.share")
+    return index, count
 
 
 def missing(store: Store, shape: Shape, corpus: Corpus, rows: list[Row]) -> list[Row]:
@@ -129,10 +148,15 @@ def _listed(value: Any) -> dict[str, str]:
 
 
 def endpoints(ctx: Context) -> list[str]:
-    """Base URLs of the extract servers, own host first."""
+    """Base URLs of the extract servers, own host first.
+
+    A server names its files by path, so those of other hosts count only where `execution.shared_files` says that all of
+    them see the same files.
+    """
     from eyrie import serve
 
-    return [base_url(url) for url in serve.endpoints(ctx.pipeline, "extract")]
+    found = [base_url(url) for url in serve.endpoints(ctx.pipeline, "extract")]
+    return found if ctx.pipeline.execution.get("shared_files") else found[:1]
 
 
 def prove(ctx: Context, work_to_do: Todo, work: Work) -> dict[str, Any]:

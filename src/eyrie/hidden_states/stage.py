@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eyrie.core.errors import EyrieError
+from eyrie.core.errors import EyrieError, Interrupted
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Fault, Outcome, Stage, Work
 from eyrie.hidden_states import fidelity, forecast, manifest, plan, window
@@ -57,6 +57,12 @@ class HiddenStatesStage(Stage):
             figures.update(forecast.outcome(figures.get("forecast"), result))
             failed = {f"row {row.row}": result.failures[row.key][0] for row in todo.rows if row.key in result.failures}
             self._check_failures(settings, todo, result, failed)
+            if todo.others:
+                raise Interrupted(
+                    f"this host's share is captured; {todo.others} samples are the shares of other hosts.",
+                    code="share-captured",
+                    todo="Gather the shares on one host and run again there (train.yml does).",
+                )
             kept = [row for row in todo.rows if row.key not in result.failures]
             size = manifest.write(ctx.out, store, kept, work)
             if not settings.keep_unreferenced:
