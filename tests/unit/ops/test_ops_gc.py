@@ -80,7 +80,7 @@ def test_promoted_draft_keeps_its_chain(house: House) -> None:
     assert provenance.why(house.root, "current")["ok"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(registry.NAMES[:6]), st.integers(1, 3), st.booleans(), st.booleans()),
