@@ -284,7 +284,8 @@ def _reap(profile: str, pids: set[int], stop_timeout_s: float, note: _Note) -> N
 def _start(house: House, document: dict[str, Any], note: _Note, times: dict[str, float]) -> dict[str, Any]:
     """Start a document's profile, wait until it is ready, prove it. The supervisor restarts it from then on."""
     profile = document["profile"]
-    prepare_folders(house.root, house.settings.user)
+    # only systemd's units run under an account of their own
+    prepare_folders(house.root, house.settings.user if house.supervisor.kind == "systemd" else "")
     rotate(house.log(profile))
     launch.write(house.root, document)
     mark = time.monotonic()
