@@ -1,0 +1,174 @@
+"""Steps a second of a training run under Eyrie against speculators called directly: same data, arguments and seed.
+
+    python bench/train.py --model MODEL_FOLDER --layers 2,15,27 [--rounds 3] [--json]
+
+Both sides train the same draft on the same states, in turns. Eyrie's side is the trainer as the stage starts it
+(metrics per step, states by an index, a stop that is looked for at every step) while the stage's watch reads along; the
+other side is `speculators train` with its file backend, and only what a CPU needs to run it. Checkpoints are written by
+neither: they differ on purpose (whole and in fp32 against in place and in bf16), and their cost is printed on its own.
+Imports and start-up do not count. States are seeded noise: what is in them does not matter to the time of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE / "support")]
+WARM = 3  # steps that are not counted: allocator and thread pools
+
+
+def states(folder: Path, rows: list[list[int]], layers: int, hidden: int) -> dict[int, str]:
+    """One file of noise per row, as the trainer's file backend names them."""
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    folder.mkdir(parents=True)
+    made = {}
+    for number, ids in enumerate(rows):
+        path = folder / f"hs_{number}.safetensors"
+        values = torch.randn(len(ids), layers, hidden).to(torch.bfloat16)
+        save_file({"hidden_states": values, "token_ids": torch.tensor(ids)}, path)
+        made[number] = str(path)
+    return made
+
+
+class Bench:
+    def __init__(self, args: argparse.Namespace, folder: Path):
+        from capture_data import rows, write
+
+        from eyrie.draft import view
+        from eyrie.draft.settings import DraftSettings
+        from eyrie.hidden_states.weights import Checkpoint, dimensions
+
+        self.args, self.folder = args, folder
+        self.layers = [int(item) for item in args.layers.split(",")]
+        found = dimensions(Checkpoint(args.model).config())
+        made = rows(args.rows, args.draft_vocab, args.mean)
+        self.tokens = write(folder / "prepared", made)
+        self._vocabulary(found.vocab_size)
+        listed = states(folder / "states", made, len(self.layers) + 1, found.hidden_size)
+        self.settings = DraftSettings(epochs=1, total_seq_len=args.total_seq_len, checkpoint_freq=100)
+        self.view = view.build(self.tokens, listed, folder / "view", 0.1, 1, args.total_seq_len)
+        links = folder / "links"
+        links.mkdir()
+        for number, line in enumerate(self.view.index.read_text().splitlines()):
+            (links / f"hs_{number}.safetensors").symlink_to((self.view.index.parent / line).resolve())
+
+    def _vocabulary(self, size: int) -> None:
+        import numpy as np
+
+        (self.tokens / "vocab").mkdir()
+        mask = np.zeros(size, dtype=bool)
+        mask[: self.args.draft_vocab] = True
+        np.save(self.tokens / "vocab/d2t.npy", np.zeros(self.args.draft_vocab, dtype=np.int64))
+        np.save(self.tokens / "vocab/t2d.npy", mask)
+
+    def arguments(self, folder: Path) -> list[str]:
+        from eyrie.draft import hardware, launch
+        from eyrie.hidden_states.weights import Checkpoint
+
+        config = Checkpoint(self.args.model).config()
+        choice = hardware.choose(hardware.capability(), hardware.head_dim_of(config), self.args.total_seq_len)
+        chosen = {"attention": choice.attention, "loss": choice.loss}
+        vocab = self.tokens / "vocab"
+        return launch.arguments(self.settings, self.view, self.args.model, self.layers, vocab, folder, chosen)
+
+    def eyrie(self, number: int) -> list[dict[str, float]]:
+        """The step profiles of a run as the stage starts and watches it."""
+        from eyrie.draft import launch
+        from eyrie.draft.watch import Watch
+
+        folder = self.folder / f"eyrie{number}"
+        folder.mkdir()
+        command = launch.command(self.settings, folder, self.arguments(folder), self.args.threads, "here", "bench")
+        watch = Watch(folder / "metrics.jsonl", self.settings)
+        env = launch.environment(self.args.threads, self.settings, False)
+        trainer = launch.Trainer(command, folder, folder / "log", env)
+        while trainer.poll() is None:
+            watch.read()
+            watch.progress()
+            time.sleep(0.25)
+        if trainer.poll():
+            raise SystemExit(trainer.last_lines())
+        watch.read()
+        self.saving = [float(item["seconds"]) for item in watch.curve.checkpoints]
+        return [watch.curve.steps[step]["profile"] for step in sorted(watch.curve.steps)]
+
+    def direct(self, number: int) -> list[dict[str, float]]:
+        """The step profiles of speculators called directly."""
+        from eyrie.draft import launch
+
+        folder = self.folder / f"direct{number}"
+        folder.mkdir()
+        lines = folder / "lines"
+        arguments = self.arguments(folder)
+        at = arguments.index("--hidden-states-backend")
+        arguments[at + 1] = "file"
+        for flag in ("--states-index", "--states-wait"):
+            at = arguments.index(flag)
+            del arguments[at : at + 2]
+        arguments += ["--hidden-states-path", str(self.folder / "links")]
+        script = [sys.executable, str(HERE / "support/train_plain.py"), str(lines), str(self.args.threads), "--"]
+        env = launch.environment(self.args.threads, self.settings, False)
+        with open(folder / "log", "w") as log:
+            done = subprocess.run([*script, *arguments], stdout=log, stderr=log, env=env, check=False)
+        if done.returncode:
+            raise SystemExit((folder / "log").read_text()[-1500:])
+        return [json.loads(line) for line in lines.read_text().splitlines()]
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        bench = Bench(args, Path(name))
+        steps: dict[str, list[dict[str, float]]] = {"eyrie": [], "direct": []}
+        for number in range(args.rounds):
+            sides = [("eyrie", bench.eyrie), ("direct", bench.direct)]
+            for side, run in sides if number % 2 == 0 else sides[::-1]:
+                steps[side] += run(number)[WARM:]
+        middle = {side: statistics.median(item["step_ms"] for item in found) for side, found in steps.items()}
+        fetch = sum(item["fetch_ms"] for item in steps["eyrie"]) / sum(item["step_ms"] for item in steps["eyrie"])
+        return {
+            "rounds": args.rounds,
+            "steps": len(steps["eyrie"]),
+            **{f"{side}_steps_s": round(1000 / value, 3) for side, value in middle.items()},
+            "overhead": round(middle["eyrie"] / middle["direct"] - 1, 4),
+            "input_wait_share": round(fetch, 4),
+            "whole_checkpoint_s": round(statistics.median(bench.saving), 2) if bench.saving else None,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder of the target")
+    parser.add_argument("--layers", required=True, help="auxiliary layer ids")
+    parser.add_argument("--rows", type=int, default=60)
+    parser.add_argument("--mean", type=int, default=160, help="mean tokens of a row")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--total-seq-len", type=int, default=512)
+    parser.add_argument("--draft-vocab", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--folder", type=Path, help="where to write")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    args.model = args.model.resolve()
+    found = measure(args)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        for key, value in found.items():
+            print(f"{key:24} {value}")
+
+
+if __name__ == "__main__":
+    main()
