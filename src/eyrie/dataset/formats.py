@@ -160,7 +160,7 @@ def torn(path: Path, error: BaseException) -> EyrieError:
 
 
 def shape(path: Path, wanted: str = "auto", delimiter: str = "", field: str = "") -> Shape:
-    """Look into a file. `wanted` states the kind where its content leaves a choice (text, CSV, one-line arrays)."""
+    """Look into a file. A kind that is stated (`wanted`) is believed of text; 'auto' goes by the content."""
     with open(path, "rb") as raw:
         first = raw.read(8)
     if not first:
@@ -208,7 +208,7 @@ def _encoding(head: bytes) -> str:
 
 def _text_kind(text: str, extension: str, wanted: str, field: str, whole: bool) -> str:
     looks_json = text.startswith(("{", "["))
-    if wanted in ("csv", "yaml", "text"):
+    if wanted in ("csv", "yaml", "text", "jsonl", "json"):
         return wanted
     if wanted == "auto" and not looks_json:
         if extension in (".csv", ".tsv"):
@@ -219,19 +219,15 @@ def _text_kind(text: str, extension: str, wanted: str, field: str, whole: bool) 
             return "text"
     if field:
         return "json"
-    return "jsonl" if _by_lines(text, wanted, whole) else "json"
+    return "jsonl" if _by_lines(text, whole) else "json"
 
 
-def _by_lines(text: str, wanted: str, whole: bool) -> bool:
+def _by_lines(text: str, whole: bool) -> bool:
     """Whether each line is a JSON value of its own (some may be damaged), as against one document."""
     lines = [line for line in text.split("\n")[: 200 if whole else -1][:200] if line.strip()]
     complete = [_complete(line) for line in lines]
     if text.startswith("["):
-        if sum(complete) >= 2:
-            return True
-        if wanted != "jsonl" or lines[0].strip() == "[":
-            return False
-        return any(complete) and (len(lines) > 1 or "{" not in text)
+        return sum(complete) >= 2
     if text.startswith("{") and not any(complete):
         return len(lines) <= 1 and not (whole and _complete(text))
     return True

@@ -100,18 +100,19 @@ class Client:
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
         self.name, self.source, self.access = name, source, access
         self.repository = source.repository
+        self.endpoint = access.endpoint or None
         self.common: dict[str, Any] = {
             "repo_id": self.repository,
             "repo_type": "dataset",
             "cache_dir": access.cache,
-            "endpoint": access.endpoint or None,
+            "endpoint": self.endpoint,
         }
 
     def info(self, revision: str) -> Any:
         """The repository at a revision, with its files' sizes and checksums."""
         from huggingface_hub import HfApi
 
-        api = HfApi(endpoint=self.access.endpoint or None, token=self.access.token())
+        api = HfApi(endpoint=self.endpoint, token=self.access.token())
         return self._politely(
             lambda: api.dataset_info(self.repository, revision=revision or None, files_metadata=True, timeout=30)
         )
@@ -176,7 +177,7 @@ class Client:
         self, revision: str, chosen: list[Any], locked: dict[str, str], say: Callable[[str, int, int], None]
     ) -> Fetched:
         """Fetch the chosen files one after another; each is whole and checked, or not there."""
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
         total = sum(int(item.size or 0) for item in chosen)
         self._clean()
@@ -186,6 +187,9 @@ class Client:
             key = item.rfilename
 
             def get(key: str = key) -> str:
+                # the download asks for the same once more, but would not wait between its first two attempts
+                url = hf_hub_url(self.repository, key, repo_type="dataset", revision=revision, endpoint=self.endpoint)
+                get_hf_file_metadata(url, token=self.access.token(), endpoint=self.endpoint)
                 return str(hf_hub_download(filename=key, revision=revision, token=self.access.token(), **self.common))
 
             path = self._politely(get)
@@ -262,7 +266,7 @@ class Client:
             )
         if status in BUSY:
             return EyrieError(
-                f"source {self.name}: the hub stayed busy (HTTP {status}) through {self.access.retries + 1} rounds of attempts.",
+                f"source {self.name}: the hub stayed busy (HTTP {status}) through {self.access.retries + 1} rounds.",
                 where=where,
                 todo="Run again later: what was fetched is kept. Lower eyrie_dataset_downloads if it goes on.",
                 code="hub-busy",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,6 +35,8 @@ class Hub:
     cut: list[int] = field(default_factory=list)
     down: bool = False
     requests: list[tuple[str, str, str, str]] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
     parallel: int = 0
     most: int = 0
     lock: Any = field(default_factory=threading.Lock)
@@ -76,6 +79,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 hub.parallel += 1
                 hub.most = max(hub.most, hub.parallel)
                 authorization = self.headers.get("Authorization", "")
+                self.began = time.monotonic()
+                hub.times.append(self.began)
                 hub.requests.append((self.command, path, authorization, self.headers.get("Range", "")))
             try:
                 self.route(path, authorization)
@@ -92,6 +97,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 refused = hub.busy[kind] > 0
                 hub.busy[kind] -= refused
             if refused:
+                hub.refused.append(self.began)
                 self.answer(429, b'{"error": "slow down"}', {"Retry-After": hub.retry_after} if hub.retry_after else {})
                 return
             words = path.removeprefix("/api").removeprefix("/datasets/").split("/")

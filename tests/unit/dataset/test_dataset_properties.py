@@ -1,0 +1,242 @@
+"""Properties of adapters, keys and the mix, over data that nobody would think of."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import unicodedata
+
+import pytest
+from dataset_toy import jsonl, read, source
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eyrie.dataset import mix, readers
+from eyrie.dataset.adapters import Adapter
+from eyrie.dataset.canonical import ROLES
+from eyrie.dataset.keys import folded, prompt_key, turns_key
+from eyrie.dataset.values import Reject, mended
+
+pytestmark = pytest.mark.node
+
+ADAPTERS = ["messages", "sharegpt", "pair", "prompt", "alternating", "hermes"]
+WORDS = [
+    "messages",
+    "conversations",
+    "role",
+    "from",
+    "content",
+    "value",
+    "prompt",
+    "response",
+    "tools",
+    "tool_calls",
+    "system",
+    "function",
+    "name",
+    "arguments",
+    "metadata",
+    "reasoning",
+    "reasoning_content",
+    "type",
+    "text",
+    "user",
+    "assistant",
+    "tool",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "id",
+    "tool_call_id",
+]
+leaf = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(WORDS),
+    st.sampled_from(sorted(ROLES)),
+)
+anything = st.recursive(
+    leaf,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(st.sampled_from(WORDS), st.text(max_size=6)), inner, max_size=5),
+    ),
+    max_leaves=24,
+)
+call = st.fixed_dictionaries(
+    {"name": st.sampled_from(["f", "g"]), "arguments": st.sampled_from(["{}", '{"a":1}', {"b": "c"}, None])}
+)
+turn = st.fixed_dictionaries(
+    {
+        "role": st.one_of(st.sampled_from([*ROLES, "User ", "nobody"]), st.none()),
+        "content": st.one_of(st.text(max_size=20), st.none()),
+    },
+    optional={
+        "from": st.none(),
+        "value": st.none(),
+        "reasoning": st.one_of(st.none(), st.text(max_size=5)),
+        "tool_calls": st.one_of(st.none(), st.lists(call, max_size=2)),
+        "tool_call_id": st.one_of(st.none(), st.text(max_size=4)),
+    },
+)
+row = st.fixed_dictionaries(
+    {"messages": st.lists(turn, max_size=8)}, optional={"system": st.one_of(st.none(), st.text(max_size=8))}
+)
+
+
+def check(messages, tools):
+    """What every canonical conversation is."""
+    assert messages
+    roles = [message["role"] for message in messages]
+    assert "user" in roles
+    assert set(roles) <= {"system", "user", "assistant", "tool"}
+    body = [role for role in roles if role != "system"]
+    assert body[0] == "user"
+    for message in messages:
+        assert isinstance(message["content"], str)
+        assert set(message) <= {"role", "content", "reasoning", "tool_calls", "tool_call_id", "name"}
+        assert all(value is not None for value in message.values())
+        if message["role"] in ("user", "system") or (message["role"] == "assistant" and "tool_calls" not in message):
+            assert message["content"].strip()
+        for made in message.get("tool_calls", ()):
+            assert made["id"]
+            assert isinstance(json.loads(made["function"]["arguments"]), dict)
+    for before, after in itertools.pairwise(messages):
+        if before["role"] == after["role"] != "tool":
+            assert "tool_calls" in before or "tool_calls" in after
+    assert tools is None or isinstance(json.loads(tools), list)
+
+
+@given(value=anything, adapter=st.sampled_from(ADAPTERS), table=st.booleans())
+@settings(max_examples=600, deadline=None)
+def test_an_adapter_gives_a_conversation_or_a_reason(value, adapter, table):
+    try:
+        messages, tools = Adapter(source(adapter=adapter), table)(mended(value, []), [])
+    except Reject:
+        return
+    check(messages, tools)
+
+
+@given(value=row)
+@settings(max_examples=600, deadline=None)
+def test_rows_that_look_right_keep_what_they_say(value):
+    notes: list[str] = []
+    try:
+        messages, tools = Adapter(source())(value, notes)
+    except Reject:
+        return
+    check(messages, tools)
+    said = {str(item["content"]) for item in value["messages"] if item["content"] is not None} | {
+        str(value.get("system"))
+    }
+    for message in messages:
+        if message["role"] == "user":
+            assert all(piece in said for piece in message["content"].split("\n\n")) or any(
+                message["content"] in text or "\n\n" in text for text in said
+            )
+
+
+@given(value=row)
+@settings(max_examples=300, deadline=None)
+def test_the_canonical_form_is_its_own_canonical_form(value):
+    try:
+        messages, _ = Adapter(source())(value, [])
+    except Reject:
+        return
+    again, _ = Adapter(source())({"messages": json.loads(json.dumps(messages))}, [])
+    assert again == messages
+
+
+@given(value=anything)
+@settings(max_examples=300, deadline=None)
+def test_any_json_line_is_parsed_or_a_fault_and_can_be_written(value):
+    line = json.dumps(value).encode()
+    parsed, fault, notes = readers.parse(line)
+    assert not fault
+    json.dumps(parsed, ensure_ascii=False).encode()
+    if not notes and "NaN" not in line.decode() and "Infinity" not in line.decode():
+        assert parsed == json.loads(line)
+
+
+@given(data=st.binary(max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_parsed_or_a_fault(data):
+    value, fault, _ = readers.parse(data)
+    assert fault in ("", "bad_json")
+    if not fault:
+        json.dumps(value, ensure_ascii=False).encode()
+
+
+@given(lines=st.lists(st.one_of(row.map(json.dumps), st.text(max_size=20), anything.map(json.dumps)), max_size=12))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_books_balance_whatever_the_lines_are(tmp_path_factory, lines):
+    folder = tmp_path_factory.mktemp("lines")
+    path = jsonl(folder / "in.jsonl", [line.replace("\n", " ").encode("utf-8", "surrogatepass") for line in lines])
+    got = read(path, folder / "out", format="jsonl")
+    book = got.book
+    assert book.entered == book.kept + book.dropped.total() + book.failed.total()
+    assert book.kept == len(got.rows)
+    assert book.entered == sum(1 for line in path.read_bytes().split(b"\n") if line.strip())
+    assert [item["row"] for item in got.rows] == sorted({item["row"] for item in got.rows})
+
+
+@given(text=st.text(max_size=40))
+@settings(max_examples=400, deadline=None)
+def test_folding_sees_through_case_width_and_blanks(text):
+    text = mended(text, [])
+    assert folded(folded(text)) == folded(text)
+    assert folded(f"  {text}\n") == folded(text)
+    assert prompt_key(text.upper().lower()) == prompt_key(text.upper().lower().replace(" ", "\u2003  "))
+    assert folded(unicodedata.normalize("NFKC", text)) == folded(text)
+
+
+@given(texts=st.lists(st.text(max_size=6), min_size=1, max_size=4), turns=st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_the_key_of_one_turn_is_that_of_the_prompt(texts, turns):
+    messages = [{"role": "user", "content": text} for text in texts]
+    assert turns_key(messages, 1) == prompt_key(texts[0])
+    assert turns_key(messages, turns) == turns_key(messages[:turns], 9)
+
+
+@given(
+    total=st.integers(0, 200),
+    sources=st.lists(st.tuples(st.integers(0, 60), st.floats(0.01, 50)), min_size=1, max_size=8),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_share_of_each_source(total, sources):
+    limits, weights = [item[0] for item in sources], [item[1] for item in sources]
+    given_out = mix.allocate(total, limits, weights)
+    assert sum(given_out) == min(total, sum(limits))
+    assert all(0 <= count <= limit for count, limit in zip(given_out, limits, strict=True))
+    open_ones = [index for index in range(len(limits)) if given_out[index] < limits[index]]
+    for one in open_ones:  # a source that could give more has its share at least
+        share = total * weights[one] / sum(weights)
+        assert given_out[one] >= int(share) - 1
+
+
+@given(keys=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=40), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_first_of_equal_keys_is_that_of_lowest_rank(keys, data):
+    import numpy as np
+
+    rank = data.draw(st.permutations(range(len(keys))))
+    found = mix.firsts(np.array(keys, dtype=np.uint64), np.array(rank))
+    for index, first in enumerate(found.tolist()):
+        same = [other for other in range(len(keys)) if keys[other] == keys[index]]
+        assert first == min(same, key=lambda other: rank[other])
+
+
+@given(
+    values=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=20),
+    among=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=5),
+)
+@settings(max_examples=200, deadline=None)
+def test_membership_compares_all_sixteen_bytes(values, among):
+    import numpy as np
+
+    mask = mix.member(np.array(values, dtype=np.uint64).reshape(-1, 2), np.array(among, dtype=np.uint64).reshape(-1, 2))
+    assert mask.tolist() == [value in among for value in values]
