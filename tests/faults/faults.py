@@ -132,7 +132,8 @@ def disk_full(case: Case) -> None:
 
 def read_only(case: Case) -> None:
     """The disk is read-only when the stage begins."""
-    with tmpfs(case, 4.0):
+    with tmpfs(case, 4.0) as grow:
+        grow()  # room is not what is wrong here
         mount("-o", "remount,ro", str(case.house.root))
         case.told(*case.finish(case.house.command("run", case.stage)))
         mount("-o", "remount,rw", str(case.house.root))
