@@ -10,6 +10,7 @@ from eyrie.core import atomic, registry
 from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import short
 from eyrie.core.pipeline import Context
+from eyrie.draft import parity
 from eyrie.report import frequencies, training
 
 SCHEMA = 1
@@ -28,6 +29,7 @@ def gather(ctx: Context) -> dict[str, Any]:
         "draft": draft_entry(ctx, results),
         "stages": stages,
         "acceptance": acceptance_entry(results, metrics),
+        "parity": parity_entry(ctx, results, metrics),
         "throughput": throughput(decision["lines"]),
         "break_even_acceptance": decision["lines"][0]["break_even_acceptance"] if decision["lines"] else None,
         "verdict": decision["verdict"]["words"],
@@ -128,6 +130,22 @@ def acceptance_entry(results: dict[str, Any], metrics: dict[str, Any]) -> dict[s
         "ngram_tokens_per_step": ngram.get("tokens_per_step"),
         "set": results["decision"]["headline"]["set"],
     }
+
+
+def parity_entry(ctx: Context, results: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any] | None:
+    """Predicted against served acceptance length for as many tokens as are drafted; None where one is not known."""
+    served = acceptance_entry(results, metrics)
+    steps, count = metrics.get("ttt_steps"), results["num_speculative_tokens"]
+    if served["trained"] is None or not metrics.get("per_position") or not steps:
+        return None
+    return parity.check(
+        parity.predicted_for(metrics["per_position"], count),
+        served["trained"],
+        float(getattr(ctx.input("draft").settings, "parity_gap", 0.6)),
+        steps,
+        count,
+        served["untrained"] or 1.0,
+    )
 
 
 def throughput(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
