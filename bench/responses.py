@@ -216,9 +216,10 @@ def server_rate(url: str, tool: str, folder: Path, concurrency: int, model: str)
     while client.poll() is None:
         samples.append((time.monotonic(), generated(url)))
         time.sleep(0.1)
+    total = generated(url)
+    samples.append((time.monotonic(), total))
     if client.returncode != 0:
         raise SystemExit(f"{tool} failed")
-    total = generated(url)
     start = max(at for at, value in samples if value == before)
     end = min(at for at, value in samples if value == total)
     return (total - before) / (end - start)

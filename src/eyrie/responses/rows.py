@@ -51,7 +51,7 @@ def dataset_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow.parquet as pq
 
     ordinal = 0
-    with pq.ParquetFile(path) as table:
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as table:
         missing = set(COLUMNS) - set(table.schema_arrow.names)
         if missing:
             raise EyrieError(

@@ -76,7 +76,7 @@ def response_turns(path: Path) -> Iterator[Turn]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as table:
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as table:
         for batch in table.iter_batches(batch_size=BATCH, columns=COLUMNS):
             names, sources, turns = (batch.column(number).to_pylist() for number in range(3))
             texts = pc.utf8_slice_codeunits(batch.column(3), 0, SAMPLE).to_pylist()
@@ -103,7 +103,7 @@ def rendered_turns(path: Path, template: Template, tokenizer: Tokenizer) -> Iter
     from eyrie.tokens.template import TemplateError, Unstable
 
     columns = ["id", "source", "turn", "messages", "tools", "text", "reasoning", "tool_calls"]
-    with pq.ParquetFile(path) as table, ThreadPoolExecutor(1) as encoding:
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as table, ThreadPoolExecutor(1) as encoding:
         earlier: tuple[list[Turn], Future[list[tuple[list[int], int]]]] | None = None
         for batch in table.iter_batches(batch_size=BATCH, columns=columns):
             turns: list[Turn] = []
