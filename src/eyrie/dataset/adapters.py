@@ -82,6 +82,8 @@ class Adapter:
         if isinstance(meta, dict):
             thoughts += [meta.get(name) for name in canonical.REASONING_KEYS]
         messages = canonical.build(turns, notes, self.style, self._first(row, self.system), thoughts)
+        if self.kind == "prompt" and "ends_with_user" in notes:
+            notes.remove("ends_with_user")  # which is what such a source is
         return messages, canonical_tools(self._first(row, self.tools), self.table)
 
     def _named(self, row: Row) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def build(
     for turn in turns:
         if not isinstance(turn, dict):
             raise Reject("bad_turn")
-        if not any(not is_null(value) for value in turn.values()):
+        if is_null(turn.get(style.role[0])) and all(map(is_null, turn.values())):
             notes.append("null_turn")
             continue
         role, content = _role(turn, style), _content(turn, style)

@@ -58,6 +58,7 @@ class Limits:
         self.job, self.file = job, file
         self.prompt = job.max_prompt_tokens or NO_LIMIT
         self.conversation = job.max_conversation_tokens or NO_LIMIT
+        self.active = min(self.prompt, self.conversation) < NO_LIMIT
         self._count: Any = None
 
     def apply(self, rows: list[Any], book: Book) -> list[Any]:
@@ -67,9 +68,9 @@ class Limits:
         result, does not fit with its history; it is cut with all behind it. `answer_over_limit` (noted): an answer ends
         beyond the limit; it is cut with all behind it, its question stays, since the target answers for itself.
         """
-        smallest = min(self.prompt, self.conversation)
-        if smallest == NO_LIMIT:
+        if not self.active:
             return rows
+        smallest = min(self.prompt, self.conversation)
         # a text has at most as many tokens as bytes, so a short row needs no counting
         long = [index for index, row in enumerate(rows) if _upper(row) > smallest]
         if not long:

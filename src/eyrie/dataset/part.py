@@ -18,8 +18,22 @@ from eyrie.dataset.book import Book
 BUCKETS = 64
 BUCKET_SHIFT = 2  # of the id's first byte
 
-#: (id, first-turn key, dedup key, ordinal, line, file, conversation JSON, tools JSON or None)
-Row = tuple[bytes, bytes, bytes, int, int, int, bytes, "str | None"]
+
+class Rows:
+    """Columns of the rows that a part will hold; all of one file."""
+
+    def __init__(self, file: int):
+        self.file = file
+        self.ids: list[bytes] = []
+        self.firsts: list[bytes] = []
+        self.keys: list[bytes] = []
+        self.ordinals: list[int] = []
+        self.lines: list[int] = []
+        self.conversations: list[bytes] = []
+        self.tools: list[str | None] = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 @dataclass
@@ -64,41 +78,47 @@ def schema() -> Any:
     )
 
 
-def write(folder: Path, name: str, rows: list[Row], signatures: Any = None, **figures: Any) -> Part:
-    """Write a part durably enough to be checked on resume (its checksum), and vouch for it."""
+def write(folder: Path, name: str, rows: Rows, signatures: Any = None, **figures: Any) -> Part:
+    """Write a part so that a resumed run can check it (its checksum), and vouch for it."""
     import pyarrow as pa
     import xxhash
 
-    columns: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * 8
     own = schema()
-    arrays = [pa.array(columns[index], own.field(index).type) for index in range(6)]
-    arrays += [pa.array(columns[6], pa.binary()).cast(pa.string()), pa.array(columns[7], pa.string())]
+    key = pa.binary(16)
+    keys = [pa.array(column, key) for column in (rows.ids, rows.firsts)]
+    keys.append(keys[1] if rows.keys == rows.firsts else pa.array(rows.keys, key))
+    numbers = [pa.array(rows.ordinals, pa.int64()), pa.array(rows.lines, pa.int64())]
+    file = pa.repeat(pa.scalar(rows.file, pa.int32()), len(rows))
+    texts = [pa.array(rows.conversations, pa.binary()).cast(pa.string()), pa.array(rows.tools, pa.string())]
+    arrays = [*keys, *numbers, file, *texts]
     if signatures is not None:
         own = own.append(pa.field("minhash", pa.binary(signatures.shape[1] * 4)))
         arrays.append(pa.array([line.tobytes() for line in signatures], own.field("minhash").type))
-    table = pa.RecordBatch.from_arrays(arrays, schema=own)
-    counts, order = _grouped(columns[0])
-    table = table.take(pa.array(order))
-    path = folder / f"{name}.arrow"
-    temporary = folder / f".{name}.{os.getpid()}.tmp"
+    counts, order = _grouped(rows.ids)
+    table = pa.RecordBatch.from_arrays(arrays, schema=own).take(pa.array(order))
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_file(buffer, own) as writer:
+        start = 0
+        for count in counts:
+            if count:
+                writer.write_batch(table.slice(start, count))
+                start += count
+    data = buffer.getvalue()
+    path, temporary = folder / f"{name}.arrow", folder / f".{name}.{os.getpid()}.tmp"
     try:
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, own) as writer:
-            start = 0
-            for count in counts:
-                if count:
-                    writer.write_batch(table.slice(start, count))
-                    start += count
-        data = temporary.read_bytes()
+        with open(temporary, "wb") as stream:
+            stream.write(data)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    part = Part(name, len(rows), buckets=counts, checksum=xxhash.xxh3_128_hexdigest(data), size=len(data), **figures)
+    digest = xxhash.xxh3_128_hexdigest(data)
+    part = Part(name, len(rows), buckets=counts, checksum=digest, size=len(data), **figures)
     atomic.write_json(folder / f"{name}.json", part.as_dict())
     return part
 
 
-def _grouped(ids: Any) -> tuple[list[int], Any]:
+def _grouped(ids: list[bytes]) -> tuple[list[int], Any]:
     """Rows per bucket, and the stable order that groups them."""
     import numpy as np
 

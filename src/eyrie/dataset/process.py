@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.dataset import part as parts
-from eyrie.dataset import tasks
+from eyrie.dataset import quick, tasks
 from eyrie.dataset.adapters import Adapter
 from eyrie.dataset.book import Book
 from eyrie.dataset.formats import Shape
 from eyrie.dataset.keys import content_id, prompt_key, turns_key
+from eyrie.dataset.limits import Limits
 from eyrie.dataset.readers import NO_NOTES, Document, Lines, Reader, Record, Yaml
 from eyrie.dataset.settings import Source
 from eyrie.dataset.tables import Csv, Table
@@ -83,8 +84,9 @@ def run(job: Job, task: tasks.Task, report: Callable[[parts.Part], None]) -> Non
     if seen:  # what was done is read again, not done again
         for _ in itertools.islice(records, seen):
             pass
-    limit = job.source.rows - seen if job.source.rows else None
-    stretch = Stretch(job, task, adapter, source, records, limit)
+    if job.source.rows:
+        records = itertools.islice(records, job.source.rows - seen)
+    stretch = Stretch(job, task, adapter, source, records)
     while True:
         finished = stretch.part(f"{task.name}-{number:05d}")
         report(finished)
@@ -96,75 +98,87 @@ def run(job: Job, task: tasks.Task, report: Callable[[parts.Part], None]) -> Non
 class Stretch:
     """The rest of a task's records, taken in parts."""
 
-    def __init__(
-        self, job: Job, task: tasks.Task, adapter: Adapter, source: Reader, records: Iterator[Record], limit: int | None
-    ):
-        from eyrie.dataset.limits import Limits
-
-        self.job, self.task, self.adapter, self.source = job, task, adapter, source
-        self.records = records if limit is None else itertools.islice(records, limit)
+    def __init__(self, job: Job, task: tasks.Task, adapter: Adapter, source: Reader, records: Iterator[Record]):
+        self.job, self.task, self.adapter, self.source, self.records = job, task, adapter, source, records
         self.limits = Limits(job, task.file)
+        self.short = quick.way(adapter)
 
     def part(self, name: str) -> parts.Part:
         """Process records up to a part's size and write the part."""
-        job = self.job
-        book = Book()
+        book, rows = Book(), parts.Rows(self.task.file)
         line_base, position = self.source.lines, self.source.position
-        rows, records, last = self._rows(book, line_base)
-        rows = self.limits.apply(rows, book)
         signatures = None
-        if job.permutations:
-            from eyrie.dataset.near import signatures_of
+        if self.limits.active or self.job.permutations:
+            waiting: list[Any] = []
+            records, last = self._read(book, line_base, lambda *row: waiting.append(row))
+            waiting = self.limits.apply(waiting, book)
+            if self.job.permutations:
+                from eyrie.dataset.near import signatures_of
 
-            signatures = signatures_of(rows, job.permutations)
-        finished = [self._finished(row) for row in rows]
-        book.entered += len(finished)
-        book.kept += len(finished)
-        return parts.write(
-            job.folder,
-            name,
-            finished,
-            signatures,
-            records=records,
-            lines=self.source.lines - line_base,
-            book=book,
-            read=self.source.position - position,
-            last=last,
-        )
+                signatures = signatures_of(waiting, self.job.permutations)
+            add = self._adder(rows)
+            for row in waiting:
+                add(*row)
+        else:
+            records, last = self._read(book, line_base, self._adder(rows))
+        book.entered += len(rows)
+        book.kept += len(rows)
+        figures = {"lines": self.source.lines - line_base, "read": self.source.position - position}
+        return parts.write(self.job.folder, name, rows, signatures, records=records, book=book, last=last, **figures)
 
-    def _rows(self, book: Book, line_base: int) -> tuple[list[Any], int, bool]:
-        """(rows, records seen, whether the stretch is at its end)."""
-        file, whole, adapter = self.task.file, self.task.whole, self.adapter
-        rows: list[Any] = []
-        records, start = 0, self.source.position
+    def _read(self, book: Book, line_base: int, add: Callable[..., None]) -> tuple[int, bool]:
+        """Adapt records and hand over (messages, tools, ordinal, line); (records seen, whether that was the end)."""
+        file, adapter, short, source = self.task.file, self.adapter, self.short, self.source
+        rows_limit = 0 if self.task.whole else tasks.PART_ROWS
+        bytes_limit = source.position + tasks.PART_BYTES
+        ordinal = -1
         for line, value, fault, notes in self.records:
             line -= line_base
-            ordinal = records
-            records += 1
-            if fault:
+            ordinal += 1
+            if not (fault or notes) and (plain := short(value)) is not None:
+                add(plain, None, ordinal, line)
+            elif fault:
                 book.fail(fault, file, line)
-                continue
-            mine = list(notes)
-            try:
-                messages, tools = adapter(value, mine)
-            except Reject as reject:
-                if reject.reason in UNREADABLE:
-                    book.fail(reject.reason, file, line)
-                else:
-                    book.drop(reject.reason, file, line)
             else:
-                rows.append((messages, tools, ordinal, line))
-                if mine:
-                    book.note(mine, file, line)
-            if not whole and (records >= tasks.PART_ROWS or self.source.position - start >= tasks.PART_BYTES):
-                return rows, records, False
-        return rows, records, True
+                mine = list(notes)
+                try:
+                    messages, tools = adapter(value, mine)
+                except Reject as reject:
+                    (book.fail if reject.reason in UNREADABLE else book.drop)(reject.reason, file, line)
+                else:
+                    add(messages, tools, ordinal, line)
+                    if mine:
+                        book.note(mine, file, line)
+            if rows_limit and (ordinal + 1 >= rows_limit or source.position >= bytes_limit):
+                return ordinal + 1, False
+        return ordinal + 1, True
 
-    def _finished(self, row: Any) -> parts.Row:
+    def _adder(self, rows: parts.Rows) -> Callable[..., None]:
+        """A function that keys a conversation and appends it to the rows."""
         import orjson
 
-        messages, tools, ordinal, line = row
-        text = orjson.dumps(messages)
-        first = prompt_key(next(message["content"] for message in messages if message["role"] == "user"))
-        key = first if self.job.dedup_turns == 1 else turns_key(messages, self.job.dedup_turns)
-        return content_id(text, tools), first, key, ordinal, line, self.task.file, text, tools
+        turns = self.job.dedup_turns
+        dumps = orjson.dumps
+        ids, firsts, keys = rows.ids.append, rows.firsts.append, rows.keys.append
+        ordinals, lines, texts, schemas = (
+            rows.ordinals.append,
+            rows.lines.append,
+            rows.conversations.append,
+            rows.tools.append,
+        )
+
+        def add(messages: list[dict[str, Any]], tools: str | None, ordinal: int, line: int) -> None:
+            text = dumps(messages)
+            for message in messages:
+                if message["role"] == "user":
+                    first = prompt_key(message["content"])
+                    break
+            ids(content_id(text, tools))
+            firsts(first)
+            keys(first if turns == 1 else turns_key(messages, turns))
+            ordinals(ordinal)
+            lines(line)
+            texts(text)
+            schemas(tools)
+
+        return add

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import traceback
@@ -23,6 +24,7 @@ def main(pipe: Connection, memory_mb: int, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a supervisor signals the group; the parent ends us
     _die_with(parent)
     _limit(memory_mb)
+    gc.disable()  # rows are trees: nothing is left to the collector, which would look at all of them again and again
     while True:
         try:
             key, kind, arguments = pipe.recv()

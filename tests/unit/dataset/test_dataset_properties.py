@@ -240,3 +240,76 @@ def test_membership_compares_all_sixteen_bytes(values, among):
 
     mask = mix.member(np.array(values, dtype=np.uint64).reshape(-1, 2), np.array(among, dtype=np.uint64).reshape(-1, 2))
     assert mask.tolist() == [value in among for value in values]
+
+
+plain_text = st.one_of(
+    st.sampled_from(["q", " ", "", "<think>r</think>a", "x</think>y", "two\nlines"]), st.text(max_size=8)
+)
+plain_content = st.one_of(
+    plain_text,
+    st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": plain_text}), max_size=2),
+    st.none(),
+)
+plain_turn = st.one_of(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system", "User", "tool"]), "content": plain_content},
+        optional={"reasoning": plain_text, "thinking": plain_text, "from": st.none(), "name": st.none()},
+    ),
+    st.fixed_dictionaries({"from": st.sampled_from(["human", "gpt", "system", "bot"]), "value": plain_content}),
+)
+plain_row = st.one_of(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "messages": st.lists(plain_turn, max_size=5),
+            "conversations": st.lists(plain_turn, max_size=5),
+            "system": st.one_of(st.none(), plain_text),
+            "system_prompt": st.one_of(st.none(), plain_text),
+            "tools": st.one_of(st.none(), st.just("")),
+            "reasoning": st.one_of(st.none(), plain_text),
+        },
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "prompt": plain_content,
+            "instruction": plain_content,
+            "input": st.one_of(st.none(), plain_text),
+            "response": plain_content,
+            "output": plain_content,
+        },
+    ),
+    anything,
+)
+
+
+@given(value=plain_row, adapter=st.sampled_from(ADAPTERS))
+@settings(max_examples=3000, deadline=None)
+def test_the_short_way_agrees_with_the_long_one(value, adapter):
+    """Where it answers at all, it answers what the adapter does, and only for rows without tools and notes."""
+    from eyrie.dataset import quick
+
+    value = mended(value, [])
+    mine = Adapter(source(adapter=adapter))
+    short = quick.way(mine)(value)
+    if short is not None:
+        notes: list[str] = []
+        messages, tools = mine(value, notes)
+        assert (short, None) == (messages, tools)
+        assert [list(message) for message in short] == [list(message) for message in messages], (
+            "the order makes the bytes"
+        )
+        assert notes == []
+
+
+def test_plain_rows_do_take_the_short_way():
+    from dataset_toy import chat
+
+    from eyrie.dataset import quick
+
+    assert quick.way(Adapter(source()))(chat("q", "a", "r", "b")) is not None
+    assert quick.way(Adapter(source(adapter="sharegpt")))(
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    )
+    assert quick.way(Adapter(source(adapter="pair")))({"prompt": "q", "response": "a"})
+    assert quick.way(Adapter(source(adapter="prompt")))({"prompt": "q"})

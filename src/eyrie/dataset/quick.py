@@ -1,0 +1,140 @@
+"""The short way for plain rows, which are nearly all of them: same result as the adapters, several times faster.
+
+Each function answers None as soon as a row is anything but plain; the adapters then take it the long way. That both
+ways agree is a property that the tests check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eyrie.dataset.adapters import Adapter
+from eyrie.dataset.canonical import REASONING_KEYS
+
+PLAIN = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
+
+Messages = list[dict[str, Any]]
+Way = Callable[[Any], "Messages | None"]
+
+
+def way(adapter: Adapter) -> Way:
+    """The short way of an adapter: a function from a row to its messages (no tools, no notes) or None."""
+    if adapter.style.max_turns or adapter.table:
+        return lambda row: None
+    makers = {"messages": _turns, "sharegpt": _turns, "pair": _pair, "prompt": _prompt}
+    maker = makers.get(adapter.kind)
+    return maker(adapter) if maker else lambda row: None
+
+
+def _turns(adapter: Adapter) -> Way:
+    style = adapter.style
+    special = frozenset({*adapter.tools, *adapter.reasoning, "metadata"})
+    systems = adapter.system
+    column = adapter.conversation[0]
+    names = tuple(zip(style.role, style.content, strict=False))
+    tags = (*style.think[1:], *style.answer[:1])
+
+    def quick(row: Any) -> Messages | None:
+        if type(row) is not dict or not special.isdisjoint(row):
+            return None
+        turns = row.get(column)
+        if type(turns) is not list or not turns:
+            return None
+        first = turns[0]
+        if type(first) is not dict:
+            return None
+        for role_name, content_name in names:  # the spelling of the first turn is that of the row
+            if role_name in first and content_name in first:
+                break
+        else:
+            return None
+        out: Messages = []
+        before = ""
+        for name in systems:
+            system = row.get(name)
+            if system is not None:
+                if out or type(system) is not str or not system or system.isspace():
+                    return None
+                out.append({"role": "system", "content": system})
+                before = "system"
+        for turn in turns:
+            if type(turn) is not dict:
+                return None
+            role, content = turn.get(role_name), turn.get(content_name)
+            if type(content) is list:
+                content = _one_part(content)
+            if type(role) is not str or type(content) is not str or not content or content.isspace():
+                return None
+            plain = PLAIN.get(role)
+            if plain is None or plain == before or (out and plain == "system"):
+                return None
+            message = {"role": plain, "content": content}
+            if plain == "assistant":
+                if before != "user":
+                    return None
+                for tag in tags:
+                    if tag in content:
+                        return None
+            if len(turn) != 2 and not _thought(turn, plain, message):
+                return None
+            out.append(message)
+            before = plain
+        return out if before == "assistant" else None
+
+    return quick
+
+
+def _one_part(content: list[Any]) -> Any:
+    """The text of a content that is one text part, else None."""
+    if len(content) == 1 and type(content[0]) is dict and len(content[0]) == 2 and content[0].get("type") == "text":
+        return content[0].get("text")
+    return None
+
+
+def _thought(turn: dict[str, Any], role: str, message: dict[str, Any]) -> bool:
+    """Take over the reasoning of a turn that has nothing else besides role and content."""
+    if len(turn) != 3 or role != "assistant":
+        return False
+    for name in REASONING_KEYS:
+        thought = turn.get(name)
+        if type(thought) is str and thought and not thought.isspace():
+            message["reasoning"] = thought
+            return True
+    return False
+
+
+def _pair(adapter: Adapter) -> Way:
+    special = frozenset({*adapter.system, *adapter.tools, *adapter.reasoning, *adapter.input, "metadata"})
+    prompt_name, response_name = adapter.prompt[0], adapter.response[0]
+    tags = (*adapter.style.think[1:], *adapter.style.answer[:1])
+
+    def quick(row: Any) -> Messages | None:
+        if type(row) is not dict or not special.isdisjoint(row):
+            return None
+        prompt, response = row.get(prompt_name), row.get(response_name)
+        if type(prompt) is not str or type(response) is not str or not prompt or not response:
+            return None
+        if prompt.isspace() or response.isspace():
+            return None
+        for tag in tags:
+            if tag in response:
+                return None
+        return [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+
+    return quick
+
+
+def _prompt(adapter: Adapter) -> Way:
+    special = frozenset({*adapter.system, *adapter.tools, *adapter.reasoning, "metadata"})
+    prompt_name = adapter.prompt[0]
+
+    def quick(row: Any) -> Messages | None:
+        if type(row) is not dict or not special.isdisjoint(row):
+            return None
+        prompt = row.get(prompt_name)
+        if type(prompt) is not str or not prompt or prompt.isspace():
+            return None
+        return [{"role": "user", "content": prompt}]
+
+    return quick
