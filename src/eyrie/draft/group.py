@@ -9,10 +9,12 @@ leader's last whole checkpoint is where the next run goes on, once it has been s
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.draft.settings import DraftSettings
+from eyrie.draft.trainer import STOPPED
 
 
 def rank_of(settings: DraftSettings, host: str) -> int:
@@ -59,6 +61,11 @@ def interface_of(address: str) -> str:
     except (OSError, ValueError, KeyError, subprocess.SubprocessError):
         return ""
     return ""
+
+
+def stopped(said: str) -> bool:
+    """True when torchrun's last words say that a trainer ended by an orderly stop, here or on another host."""
+    return re.search(rf"exitcode\s*:\s*{STOPPED}\b", said) is not None
 
 
 def broken(settings: DraftSettings, said: str) -> EyrieError:

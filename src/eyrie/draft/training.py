@@ -59,6 +59,8 @@ class Training:
         if status == STOPPED:
             raise Interrupted("asked to stop", code="interrupted", todo="Run again: it resumes.")
         if status != 0:
+            if group.stopped(trainer.last_lines(200)):  # torchrun's own status is 1 then
+                raise Interrupted("asked to stop", code="interrupted", todo="Run again: it resumes.")
             if self.work.stop_requested:
                 raise Interrupted(
                     "asked to stop; the trainer had to be ended", code="interrupted", todo="Run again: it resumes."

@@ -91,3 +91,11 @@ def test_what_broke_is_said(said: str, code: str, why: str) -> None:
     assert error.code == code
     assert why in error.why
     assert "train.yml" in error.todo
+
+
+def test_an_orderly_stop_of_another_host_is_no_loss() -> None:
+    said = "Root Cause (first observed failure):\n  host      : b\n  exitcode  : {} (pid: 4711)\n  error_file: <N/A>\n"
+    assert group.stopped(said.format(75))
+    assert not group.stopped(said.format(1))
+    assert not group.stopped(said.format(-9))
+    assert not group.stopped("")
