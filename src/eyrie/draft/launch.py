@@ -145,6 +145,7 @@ class Trainer:
         self.log_path = log_path
         (train_dir / "stop").unlink(missing_ok=True)
         with open(log_path, "ab") as stream:
+            self.begin = stream.tell()  # what stands before it was said by earlier attempts
             self.process = subprocess.Popen(
                 command_,
                 stdin=subprocess.DEVNULL,
@@ -186,7 +187,7 @@ class Trainer:
     def last_lines(self, count: int = 15) -> str:
         try:
             with open(self.log_path, "rb") as stream:
-                stream.seek(max(0, self.log_path.stat().st_size - 16384))
+                stream.seek(max(self.begin, self.log_path.stat().st_size - 16384))
                 lines = stream.read().decode("utf-8", "replace").splitlines()
         except OSError:
             return ""

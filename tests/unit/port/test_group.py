@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eyrie.core import spec
 from eyrie.core.errors import SpecError
-from eyrie.draft import group
+from eyrie.draft import group, launch
 from eyrie.draft.settings import DraftSettings
 
 
@@ -99,3 +102,12 @@ def test_an_orderly_stop_of_another_host_is_no_loss() -> None:
     assert not group.stopped(said.format(1))
     assert not group.stopped(said.format(-9))
     assert not group.stopped("")
+
+
+def test_only_what_this_attempt_said_counts(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("exitcode  : 75 (pid: 1)\n")
+    trainer = launch.Trainer([sys.executable, "-c", "print('lost')"], tmp_path, log, dict(os.environ))
+    trainer.process.wait(30)
+    assert trainer.last_lines() == "lost"
+    assert not group.stopped(trainer.last_lines())
