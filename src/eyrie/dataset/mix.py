@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.core.accounting import FIRST_FAULTS
+from eyrie.dataset import columns
 from eyrie.dataset import part as parts
 from eyrie.dataset.near import NEAR, NEAR_EVAL
 from eyrie.dataset.settings import Settings
@@ -63,9 +64,9 @@ def load(units: list[Unit]) -> Keys:
             table = _columns(unit.folder / f"{part.name}.arrow", [0, 1, 2, 3, 4, 5])
             for name in ("id", "first", "key"):
                 pieces[name].append(_binary(table.column(name), part.rows))
-            pieces["rank"].append(table.column("row").to_numpy() + (base + records))
-            pieces["line"].append(table.column("line").to_numpy() + lines)
-            pieces["file"].append(table.column("file").to_numpy())
+            pieces["rank"].append(columns.numbers(table.column("row")) + (base + records))
+            pieces["line"].append(columns.numbers(table.column("line")) + lines)
+            pieces["file"].append(columns.numbers(table.column("file")))
             pieces["source"].append(np.full(part.rows, number, dtype=np.int32))
             count += part.rows
         base += total

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
-from eyrie.dataset import mix
+from eyrie.dataset import columns, mix
 from eyrie.dataset import part as parts
 from eyrie.dataset.keys import content_id
 from eyrie.dataset.unit import Unit
@@ -45,8 +46,7 @@ class Sink:
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
             fields,
-            compression="zstd",
-            compression_level=1,
+            compression="snappy",
             use_dictionary=["source"] + (["set"] if "set" in fields.names else []),
             write_statistics=False,
             store_schema=False,
@@ -132,10 +132,9 @@ def _add(sink: Sink, table: Any, places: Any, kind: int) -> None:
 def _of(table: Any, places: Any, kind: int) -> Any:
     """The rows of one set, in the order of their places."""
     import numpy as np
-    import pyarrow as pa
 
     rows = np.flatnonzero((places >= 0) & (places % 2 == kind))
-    return table.take(pa.array(rows[np.argsort(places[rows], kind="stable")]))
+    return table.take(columns.integers(rows[np.argsort(places[rows], kind="stable")]))
 
 
 def buckets(units: list[Unit], keys: mix.Keys, chosen: mix.Chosen, seed: int) -> Iterator[tuple[Any, Any]]:
@@ -148,6 +147,7 @@ def buckets(units: list[Unit], keys: mix.Keys, chosen: mix.Chosen, seed: int) ->
     bases: dict[tuple[int, str], int] = {
         (number, part.name): records for number, unit in enumerate(units) for part, records, _ in unit.bases()
     }
+    shelf = Shelf()
     for bucket in order.tolist():
         tables, places = [], []
         for (start, part, number), offset in zip(keys.starts, offsets, strict=True):
@@ -156,29 +156,42 @@ def buckets(units: list[Unit], keys: mix.Keys, chosen: mix.Chosen, seed: int) ->
             wanted = np.flatnonzero(mine >= 0)
             if not len(wanted):
                 continue
-            batch = _batch(units[number].folder / f"{part.name}.arrow", sum(1 for n in part.buckets[:bucket] if n))
+            path = units[number].folder / f"{part.name}.arrow"
+            batch = shelf.reader(path).get_batch(sum(1 for count in part.buckets[:bucket] if count))
             if len(wanted) < batch.num_rows:
-                batch = batch.take(pa.array(wanted))
+                batch = batch.take(columns.integers(wanted))
             tables.append(_columns(batch, units[number].name, bases[number, part.name]))
             places.append(mine[wanted])
         if tables:
             yield pa.concat_tables(tables), np.concatenate(places)
 
 
-def _batch(path: Path, index: int) -> Any:
-    import pyarrow as pa
+class Shelf:
+    """Parts that stand open: each is read once a bucket."""
 
-    with pa.OSFile(str(path), "rb") as source:
-        return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[0, 3, 6, 7])).get_batch(index)
+    LIMIT = 256  # open files
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, Any] = OrderedDict()
+
+    def reader(self, path: Path) -> Any:
+        import pyarrow as pa
+
+        if path not in self._open:
+            if len(self._open) >= self.LIMIT:
+                self._open.popitem(last=False)
+            options = pa.ipc.IpcReadOptions(included_fields=[0, 3, 6, 7], use_threads=False)
+            self._open[path] = pa.ipc.open_file(pa.OSFile(str(path), "rb"), options=options)
+        self._open.move_to_end(path)
+        return self._open[path]
 
 
 def _columns(batch: Any, source: str, base: int) -> Any:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    ids = pa.array([value.hex() for value in batch.column("id").to_pylist()], pa.string())
-    names = pa.repeat(pa.scalar(source), batch.num_rows)
-    rows = pc.add(batch.column("row"), base)
+    rows = columns.integers(columns.numbers(batch.column("row")) + base)
+    names = columns.repeated(source, batch.num_rows)
+    ids = columns.hexadecimal(batch.column("id"))
     return pa.table([ids, names, rows, batch.column("conversation"), batch.column("tools")], schema=schema())
 
 
@@ -186,20 +199,18 @@ def _open_table(prompts: list[str]) -> Any:
     import orjson
     import pyarrow as pa
 
-    texts = [orjson.dumps([{"role": "user", "content": prompt}]) for prompt in prompts]
-    columns = [
-        [content_id(text, None).hex() for text in texts],
-        ["open"] * len(texts),
-        list(range(len(texts))),
-        [text.decode() for text in texts],
-        [None] * len(texts),
+    conversations = [orjson.dumps([{"role": "user", "content": prompt}]) for prompt in prompts]
+    arrays = [
+        columns.hexadecimal(columns.keys([content_id(text, None) for text in conversations])),
+        columns.repeated("open", len(prompts)),
+        columns.integers(range(len(prompts))),
+        columns.texts(conversations),
+        columns.optional_texts([None] * len(prompts)),
     ]
-    return pa.table(
-        [pa.array(values, field.type) for values, field in zip(columns, schema(), strict=True)], schema=schema()
-    )
+    return pa.table(arrays, schema=schema())
 
 
 def _with_set(table: Any, kind: str) -> Any:
     import pyarrow as pa
 
-    return pa.table([*table.columns, pa.repeat(pa.scalar(kind), table.num_rows)], schema=schema(True))
+    return pa.table([*table.columns, columns.repeated(kind, table.num_rows)], schema=schema(True))

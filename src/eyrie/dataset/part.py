@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
+from eyrie.dataset import columns
 from eyrie.dataset.book import Book
 
 BUCKETS = 64
@@ -71,7 +72,7 @@ def schema() -> Any:
             ("key", key),
             ("row", pa.int64()),
             ("line", pa.int64()),
-            ("file", pa.int32()),
+            ("file", pa.int64()),
             ("conversation", pa.string()),
             ("tools", pa.string()),
         ]
@@ -84,18 +85,22 @@ def write(folder: Path, name: str, rows: Rows, signatures: Any = None, **figures
     import xxhash
 
     own = schema()
-    key = pa.binary(16)
-    keys = [pa.array(column, key) for column in (rows.ids, rows.firsts)]
-    keys.append(keys[1] if rows.keys == rows.firsts else pa.array(rows.keys, key))
-    numbers = [pa.array(rows.ordinals, pa.int64()), pa.array(rows.lines, pa.int64())]
-    file = pa.repeat(pa.scalar(rows.file, pa.int32()), len(rows))
-    texts = [pa.array(rows.conversations, pa.binary()).cast(pa.string()), pa.array(rows.tools, pa.string())]
-    arrays = [*keys, *numbers, file, *texts]
+    arrays = [
+        columns.keys(rows.ids),
+        columns.keys(rows.firsts),
+        columns.keys(rows.keys),
+        columns.integers(rows.ordinals),
+        columns.integers(rows.lines),
+        columns.integers([rows.file] * len(rows)),
+        columns.texts(rows.conversations),
+        columns.optional_texts(rows.tools),
+    ]
     if signatures is not None:
-        own = own.append(pa.field("minhash", pa.binary(signatures.shape[1] * 4)))
-        arrays.append(pa.array([line.tobytes() for line in signatures], own.field("minhash").type))
+        width = signatures.shape[1] * 4
+        own = own.append(pa.field("minhash", pa.binary(width)))
+        arrays.append(_signed(signatures, width))
     counts, order = _grouped(rows.ids)
-    table = pa.RecordBatch.from_arrays(arrays, schema=own).take(pa.array(order))
+    table = pa.RecordBatch.from_arrays(arrays, schema=own).take(columns.integers(order))
     buffer = pa.BufferOutputStream()
     with pa.ipc.new_file(buffer, own) as writer:
         start = 0
@@ -116,6 +121,12 @@ def write(folder: Path, name: str, rows: Rows, signatures: Any = None, **figures
     part = Part(name, len(rows), buckets=counts, checksum=digest, size=len(data), **figures)
     atomic.write_json(folder / f"{name}.json", part.as_dict())
     return part
+
+
+def _signed(signatures: Any, width: int) -> Any:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.binary(width), len(signatures), [None, pa.py_buffer(signatures.tobytes())])
 
 
 def _grouped(ids: list[bytes]) -> tuple[list[int], Any]:

@@ -17,7 +17,7 @@ from eyrie.dataset.book import Book
 from eyrie.dataset.settings import Settings, Source
 from eyrie.dataset.tasks import Task
 
-FORMAT = 1  # of parts; raise it when the same rows would become other bytes
+FORMAT = 2  # of parts; raise it when the same rows would become other bytes
 PENDING, FETCHING, RUNNING, DONE, FAILED = "pending", "fetching", "running", "done", "failed"
 
 
