@@ -8,12 +8,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if Path(__file__).parent in Path(item.path).parents:
-            item.add_marker(pytest.mark.node)
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A tiny random target, its conversations and their states (see tiny_target.py)."""

@@ -44,6 +44,7 @@ class House:
         self.settings = {"epochs": 3, "total_seq_len": 96, "lr": 5e-3, "val_ratio": 0.15, "checkpoint_freq": 0.34}
         self.settings.update(stop_grace_s=60, keep_checkpoints=3)
         self.host = "here"
+        self.states = {}
         self.inputs = {
             "target": Fixed("target", (), tiny.target),
             "tokens": Fixed("tokens", ("target",), tiny.tokens),
@@ -91,7 +92,12 @@ class House:
                 "run": "main",
                 "host": self.host,
                 "target": target,
-                "stages": {"target": {}, "tokens": {}, "hidden_states": {}, "draft": dict(self.settings)},
+                "stages": {
+                    "target": {},
+                    "tokens": {},
+                    "hidden_states": dict(self.states),
+                    "draft": dict(self.settings),
+                },
                 "execution": {"threads": 1},
             }
         )

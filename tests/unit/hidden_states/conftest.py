@@ -8,12 +8,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if Path(__file__).parent in Path(item.path).parents:
-            item.add_marker(pytest.mark.node)
-
-
 @pytest.fixture
 def house(tmp_path, monkeypatch):
     """A run with a toy target, ten prepared rows and a fake extract server (see capture_house.py)."""
