@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eyrie.core import atomic
@@ -70,19 +71,34 @@ def verify(ctx: Context) -> list[Fault]:
 
 def _rows(ctx: Context) -> list[Fault]:
     """Every row's conversation parses and has a user turn; the first that does not is named."""
+    import pyarrow as pa
+
+    faults = []
+    for name in ("train.parquet", "eval.parquet"):
+        path = ctx.out / name
+        try:
+            number = _first_bad(path)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            faults.append(Fault(str(path), f"its rows cannot be read: {error}", AGAIN, "unreadable"))
+            continue
+        if number is not None:
+            faults.append(Fault(f"{path}:{number}", "the row holds no conversation", AGAIN, "row"))
+    return faults
+
+
+def _first_bad(path: Path) -> int | None:
+    """The first row that holds no conversation."""
     import pyarrow.parquet as pq
 
-    for name in ("train.parquet", "eval.parquet"):
-        number = 0
-        for batch in pq.ParquetFile(ctx.out / name).iter_batches(4096, columns=["conversation", "tools"]):
-            for row in batch.to_pylist():
-                try:
-                    turns = json.loads(row["conversation"])
-                    ok = any(turn["role"] == "user" for turn in turns)
-                    ok = ok and (row["tools"] is None or isinstance(json.loads(row["tools"]), list))
-                except (ValueError, KeyError, TypeError):
-                    ok = False
-                if not ok:
-                    return [Fault(f"{ctx.out / name}:{number}", "the row holds no conversation", AGAIN, "row")]
-                number += 1
-    return []
+    number = 0
+    for batch in pq.ParquetFile(path).iter_batches(4096, columns=["conversation", "tools"]):
+        for row in batch.to_pylist():
+            try:
+                ok = any(turn["role"] == "user" for turn in json.loads(row["conversation"]))
+                ok = ok and (row["tools"] is None or isinstance(json.loads(row["tools"]), list))
+            except (ValueError, KeyError, TypeError):
+                ok = False
+            if not ok:
+                return number
+            number += 1
+    return None
