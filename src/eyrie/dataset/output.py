@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ class Sink:
 
     def add(self, table: Any) -> None:
         """Append rows as one row group."""
+        if not table.num_rows:
+            return
         self._writer.write_table(table, row_group_size=ROW_GROUP)
         self.rows += table.num_rows
 
@@ -102,14 +105,22 @@ def write(
     """Write both files; {file name: {rows, bytes, sha256}}. tick is called with the rows written so far."""
     train, evaluation = Sink(out / "train.parquet", schema()), Sink(out / "eval.parquet", schema(True))
     try:
-        held: list[Any] = []
-        for table, places in buckets(units, keys, chosen, seed):
-            _add(train, table, places, mix.TRAIN)
-            mine = _of(table, places, mix.HELDOUT)
-            if mine.num_rows:
-                held.append(mine)
-            tick(train.rows)
         import pyarrow as pa
+
+        held: list[Any] = []
+        with ThreadPoolExecutor(1) as encoder:  # one bucket is encoded while the next one is read
+            under_way: Future[None] | None = None
+            for table, places in buckets(units, keys, chosen, seed):
+                mine = _of(table, places, mix.HELDOUT)
+                if mine.num_rows:
+                    held.append(mine)
+                rows = _of(table, places, mix.TRAIN)
+                if under_way is not None:
+                    under_way.result()
+                under_way = encoder.submit(train.add, rows)
+                tick(train.rows)
+            if under_way is not None:
+                under_way.result()
 
         evaluation.add(
             pa.concat_tables(
@@ -121,12 +132,6 @@ def write(
         train.abandon()
         evaluation.abandon()
         raise
-
-
-def _add(sink: Sink, table: Any, places: Any, kind: int) -> None:
-    mine = _of(table, places, kind)
-    if mine.num_rows:
-        sink.add(mine)
 
 
 def _of(table: Any, places: Any, kind: int) -> Any:

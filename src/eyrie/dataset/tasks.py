@@ -10,10 +10,10 @@ from typing import Any
 from eyrie.dataset import formats
 from eyrie.dataset.settings import Source
 
-STRETCH_BYTES = 16 << 20  # of JSON lines
+STRETCH_BYTES = 8 << 20  # of JSON lines; larger stretches cost page faults, smaller ones bookkeeping
 STRETCH_GROUPS_BYTES = 64 << 20  # of a Parquet file's row groups, uncompressed
 PART_ROWS = 8192  # rows of a part of a file that has to be read from its beginning
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 
 
 @dataclass
