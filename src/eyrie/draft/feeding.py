@@ -102,6 +102,8 @@ class Feeding:
         """Tell the feeder how far training is; raise what it failed with."""
         if self.feeder.error is not None:
             raise self.feeder.error
+        if not curve.plan:
+            return  # the curve is still that of an attempt that was killed: its steps are about to be repeated
         self.feeder.trained(curve.last_step + 1)
         self.feeder.read(self._read())
         for epoch in curve.epochs:

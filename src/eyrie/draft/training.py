@@ -48,6 +48,7 @@ class Training:
             )
             figures["probe"] = self.feeding.proof
             self.feeding.start()
+        self.watch.begin_attempt()
         trainer = self._launch(newest.global_step if newest else 0)
         try:
             status = self._follow(trainer)

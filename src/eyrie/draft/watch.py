@@ -58,6 +58,10 @@ class Watch:
         self._skipped = 0.0
         self._records = 0
 
+    def begin_attempt(self) -> None:
+        """A trainer is about to start: until it says where it begins, what the file tells is of an earlier attempt."""
+        self.curve.plan = {}
+
     def read(self) -> bool:
         """Take in what was appended; True when there was something. Raises EyrieError on a run gone wrong."""
         try:

@@ -119,7 +119,9 @@ class Feeder:
         self.deleted = 0
         self.error: BaseException | None = None
         self._present: dict[str, int] = {}
+        self._steps, self._validated = 0, -1
         self._read: set[int] = set()
+        self._validation = {row.row for visit in schedule.visits if visit.step < 0 for row in visit.rows}
         self._used = 0
         self._changed = threading.Condition()
         self._stop = False
@@ -139,35 +141,35 @@ class Feeder:
     def trained(self, global_step: int) -> None:
         """The trainer has finished `global_step` steps: their visits are over."""
         with self._changed:
-            while self.done < len(self.schedule.visits):
-                visit = self.schedule.visits[self.done]
-                if not 0 <= visit.step < global_step:
-                    break
-                self.done += 1
-            self._changed.notify_all()
+            self._steps = global_step
+            self._advance()
 
     def validated(self, epoch: int) -> None:
-        """Validation of an epoch is over."""
+        """Validation up to and with this epoch is over."""
         with self._changed:
-            while self.done < len(self.schedule.visits):
-                visit = self.schedule.visits[self.done]
-                if visit.step >= 0 or visit.epoch > epoch:
-                    break
-                self.done += 1
-            self._changed.notify_all()
+            self._validated = max(self._validated, epoch)
+            self._advance()
 
     def read(self, rows: Sequence[int]) -> None:
         """The trainer has read these rows: validation batches that are wholly read are over."""
         with self._changed:
-            self._read.update(rows)
-            while self.done < len(self.schedule.visits):
-                visit = self.schedule.visits[self.done]
-                needed = {row.row for row in visit.rows}
-                if visit.step >= 0 or not needed <= self._read:
-                    break
-                self._read -= needed
-                self.done += 1
-            self._changed.notify_all()
+            self._read.update(row for row in rows if row in self._validation)
+            self._advance()
+
+    def _advance(self) -> None:
+        """Count the visits that are over; what was not fed cannot be."""
+        while self.done < self.fed:
+            visit = self.schedule.visits[self.done]
+            needed = {row.row for row in visit.rows}
+            if visit.step >= 0:
+                over = visit.step < self._steps
+            else:
+                over = visit.epoch <= self._validated or needed <= self._read
+            if not over:
+                break
+            self._read -= needed
+            self.done += 1
+        self._changed.notify_all()
 
     # -- the feeder's own thread ---------------------------------------------------------------------------
 
@@ -202,6 +204,7 @@ class Feeder:
             self._target = taken
             if not rows:
                 self.fed = taken
+                self._advance()
             return list(rows.values())
 
     def _fits(self, rows: list[Row], visit: int) -> bool:
@@ -248,7 +251,7 @@ class Feeder:
             self.captured += len(rows)
             self.peak = max(self.peak, self._used)
             self.fed = self._target
-            self._changed.notify_all()
+            self._advance()
 
     def figures(self) -> dict[str, Any]:
         return {

@@ -92,12 +92,7 @@ class House:
                 "run": "main",
                 "host": self.host,
                 "target": target,
-                "stages": {
-                    "target": {},
-                    "tokens": {},
-                    "hidden_states": dict(self.states),
-                    "draft": dict(self.settings),
-                },
+                "stages": {"hidden_states": dict(self.states), "draft": dict(self.settings)},
                 "execution": {"threads": 1},
             }
         )

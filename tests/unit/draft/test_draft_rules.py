@@ -229,6 +229,16 @@ def test_steps_beyond_the_checkpoint_of_a_resume_did_not_happen(tmp_path):
     assert curve.epochs == {}
 
 
+def test_before_a_trainer_says_where_it_begins_nothing_is_known_of_its_attempt(tmp_path):
+    watch = watched(tmp_path, plan(), *(train(step) for step in range(8)))
+    watch.begin_attempt()
+    assert watch.curve.plan == {}
+    with open(tmp_path / "metrics.jsonl", "a") as stream:
+        stream.write(json.dumps(plan(start=3)) + "\n")
+    watch.read()
+    assert (watch.curve.plan["global_step"], watch.curve.last_step) == (3, 2)
+
+
 def test_a_torn_last_line_waits_for_its_end(tmp_path):
     watch = watched(tmp_path, plan(), train(0))
     with open(tmp_path / "metrics.jsonl", "a") as stream:

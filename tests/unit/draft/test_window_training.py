@@ -1,4 +1,4 @@
-"""Training through a window a third of the corpus: the same draft as from a full store, within the bytes, kill -9 or not."""
+"""Training through a window a third of the corpus: the draft of a full store, within the bytes, kill -9 or not."""
 
 import threading
 import time
