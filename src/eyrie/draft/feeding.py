@@ -13,7 +13,7 @@ from eyrie.core.stage import Work
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.view import View
 from eyrie.draft.watch import Curve
-from eyrie.hidden_states import plan, window
+from eyrie.hidden_states import plan, probe, window
 from eyrie.hidden_states.capture import Capture, Result
 from eyrie.hidden_states.corpus import Corpus, Row
 from eyrie.hidden_states.disk import DiskGuard
@@ -67,7 +67,6 @@ class Feeding:
         schedule = window.Schedule(visits(rows, built.train, ctx.settings))
         self._side = window.quiet_work(ctx.out / "train" / "window.json")
         todo = plan.Todo(source.fingerprint, corpus, shape, rows, rows)
-        self.proof = plan.prove(source, todo, work)
         self.feeder = window.Feeder(
             self.store,
             shape,
@@ -77,6 +76,10 @@ class Feeding:
             first_visit(schedule, global_step),
         )
         self._offsets: dict[Path, int] = {}
+        # a probe sample is on disk twice at a time: alone, and in the batch
+        probed = probe.choose(rows, source.settings.probe_samples)
+        self.feeder.make_room(2 * sum(self.feeder.size(row) for row in probed))
+        self.proof = plan.prove(source, todo, work)
         shutil.rmtree(reads, ignore_errors=True)
 
     def _capturer(self, source: Context, corpus: Corpus, shape: Shape, work: Work) -> Callable[[Sequence[Row]], Result]:

@@ -127,9 +127,22 @@ class Feeder:
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
 
-    def start(self) -> None:
+    def make_room(self, size: int) -> None:
+        """Before the start: take in what lies in the window, and delete until `size` bytes are free (for the probe)."""
         self._present = recover(self.store)
-        self.peak = self._used = sum(self._present.values())
+        self._used = sum(self._present.values())
+        while self._present and self._used + size > self.window_bytes:
+            self._delete(max(self._present, key=lambda key: (self.schedule.next_use(key, self.done), key)))
+        if size > self.window_bytes:
+            raise EyrieError(
+                f"the probe's samples take {size} bytes, the window has {self.window_bytes}.",
+                code="window-too-small",
+                todo=f"Set window_bytes to at least {2 * size}, or probe_samples lower.",
+            )
+
+    def start(self) -> None:
+        self.make_room(0)
+        self.peak = self._used
         self._thread.start()
 
     def stop(self) -> None:
@@ -209,24 +222,27 @@ class Feeder:
 
     def _fits(self, rows: list[Row], visit: int) -> bool:
         """Whether the rows fit beside what visits up to `visit` still need; deletes what is needed last."""
-        need = sum(self._size(row) for row in rows)
+        need = sum(self.size(row) for row in rows)
         while self._used + need > self.window_bytes:
             spare = [key for key in self._present if self.schedule.next_use(key, self.done) > visit]
             if not spare:
                 return False
             victim = max(spare, key=lambda key: (self.schedule.next_use(key, self.done), key))
-            self.store.drop([victim])
-            self._used -= self._present.pop(victim)
-            self.deleted += 1
+            self._delete(victim)
         return True
 
-    def _size(self, row: Row) -> int:
+    def _delete(self, key: str) -> None:
+        self.store.drop([key])
+        self._used -= self._present.pop(key)
+        self.deleted += 1
+
+    def size(self, row: Row) -> int:
         """What a row takes while it is captured: the server writes bf16, whatever is kept."""
         return files.file_bytes(row.tokens, len(self.shape.layers), self.shape.hidden_size, "bf16")
 
     def _too_small(self) -> None:
         visit = self.schedule.visits[self.fed]
-        need = sum(self._size(row) for row in {row.key: row for row in visit.rows}.values())
+        need = sum(self.size(row) for row in {row.key: row for row in visit.rows}.values())
         raise EyrieError(
             f"one training step needs {need} bytes of states, the window has {self.window_bytes}.",
             code="window-too-small",

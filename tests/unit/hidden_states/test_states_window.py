@@ -179,6 +179,20 @@ def test_a_window_too_small_for_one_step_says_how_much_it_needs(tmp_path):
     assert "window_bytes" in feeder.error.todo
 
 
+def test_room_is_made_for_the_probe_in_a_window_that_an_earlier_attempt_filled(tmp_path):
+    made = rows(30)
+    rig = Rig(tmp_path, made, window=sum(map(size, made)) // 3)
+    feeder = rig.feeder()
+    feeder.start()
+    rig.walk(feeder, until=9)
+    feeder.stop()
+    again = rig.feeder(5)
+    again.make_room(rig.window // 2)
+    assert 0 < rig.on_disk() <= rig.window - rig.window // 2
+    with pytest.raises(EyrieError, match="the probe's samples take"):
+        again.make_room(rig.window + 1)
+
+
 def test_a_capture_that_fails_reaches_the_trainers_watch(tmp_path):
     made = rows(12)
     rig = Rig(tmp_path, made, window=10**6)
