@@ -260,7 +260,7 @@ class Client:
             return EyrieError(
                 f"source {self.name}: {self.repository} is gated or does not exist for us (HTTP {status}); {held}.",
                 where=where,
-                todo="Accept its terms on the hub, then set eyrie_hub_token (Vault), or HF_TOKEN, or "
+                todo="Accept its terms on the hub, then set eyrie_dataset_hub_token (Vault), or HF_TOKEN, or "
                 f"{self.access.token_file} on the node (mode 0600).",
                 code="gated-or-no-token",
             )
