@@ -24,6 +24,7 @@ SMALL = {
     "eyrie_responses_max_tokens": 64,
     "eyrie_draft_epochs": 2,
     "eyrie_benchmark_rounds": 1,
+    "eyrie_server_port": int(os.environ.get("EYRIE_E2E_PORT", "8000")),
 }
 
 
