@@ -79,7 +79,7 @@ def test_the_plan_says_up_to_date_for_every_stage(project: Project) -> None:
         ({"eyrie_draft_lr": 0.0011}, "lr", ["draft", "benchmark", "report"]),
         ({"eyrie_server_eagle3_num_speculative_tokens": 2}, "num_speculative_tokens", ["benchmark", "report"]),
         (
-            {"eyrie_target_chat_template": "{% for m in messages %}{{ m['content'] }}{% endfor %}"},
+            {"eyrie_target_chat_template": "one text for every conversation"},
             "chat_template",
             ["responses", "tokens", "hidden_states", "draft", "benchmark", "report"],
         ),
