@@ -7,6 +7,10 @@ Both sides train the same draft on the same states, in turns. Eyrie's side is th
 other side is `speculators train` with its file backend, and only what a CPU needs to run it. Checkpoints are written by
 neither: they differ on purpose (whole and in fp32 against in place and in bf16), and their cost is printed on its own.
 Imports and start-up do not count. States are seeded noise: what is in them does not matter to the time of a step.
+
+`overhead` is by the clock and wants a quiet machine; `cpu_overhead` is by the CPU time of the trainer's process, which
+other work on the machine disturbs less (with --threads 1 least of all). `runs_ms` shows each run's median step, in the
+order in which they ran: where those of one side differ as much as the sides do, the clock has measured the machine.
 """
 
 from __future__ import annotations
@@ -41,6 +45,14 @@ def states(folder: Path, rows: list[list[int]], layers: int, hidden: int) -> dic
         save_file({"hidden_states": values, "token_ids": torch.tensor(ids)}, path)
         made[number] = str(path)
     return made
+
+
+def steps_of(records: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Per step after the warm ones: its profile, and the CPU seconds that the process spent since the step before."""
+    return [
+        {**record["profile"], "cpu_s": record["cpu"] - before["cpu"]}
+        for before, record in zip(records[WARM - 1 :], records[WARM:], strict=False)
+    ]
 
 
 class Bench:
@@ -103,7 +115,7 @@ class Bench:
             raise SystemExit(trainer.last_lines())
         watch.read()
         self.saving = [float(item["seconds"]) for item in watch.curve.checkpoints]
-        return [watch.curve.steps[step]["profile"] for step in sorted(watch.curve.steps)]
+        return steps_of([watch.curve.steps[step] for step in sorted(watch.curve.steps)])
 
     def direct(self, number: int) -> list[dict[str, float]]:
         """The step profiles of speculators called directly."""
@@ -125,24 +137,30 @@ class Bench:
             done = subprocess.run([*script, *arguments], stdout=log, stderr=log, env=env, check=False)
         if done.returncode:
             raise SystemExit((folder / "log").read_text()[-1500:])
-        return [json.loads(line) for line in lines.read_text().splitlines()]
+        return steps_of([json.loads(line) for line in lines.read_text().splitlines()])
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         bench = Bench(args, Path(name))
         steps: dict[str, list[dict[str, float]]] = {"eyrie": [], "direct": []}
+        order: list[list[Any]] = []
         for number in range(args.rounds):
             sides = [("eyrie", bench.eyrie), ("direct", bench.direct)]
             for side, run in sides if number % 2 == 0 else sides[::-1]:
-                steps[side] += run(number)[WARM:]
+                found = run(number)
+                order.append([side, round(statistics.median(item["step_ms"] for item in found), 1)])
+                steps[side] += found
         middle = {side: statistics.median(item["step_ms"] for item in found) for side, found in steps.items()}
+        cpu = {side: statistics.median(item["cpu_s"] for item in found) for side, found in steps.items()}
         fetch = sum(item["fetch_ms"] for item in steps["eyrie"]) / sum(item["step_ms"] for item in steps["eyrie"])
         return {
             "rounds": args.rounds,
             "steps": len(steps["eyrie"]),
             **{f"{side}_steps_s": round(1000 / value, 3) for side, value in middle.items()},
             "overhead": round(middle["eyrie"] / middle["direct"] - 1, 4),
+            "cpu_overhead": round(cpu["eyrie"] / cpu["direct"] - 1, 4),
+            "runs_ms": order,
             "input_wait_share": round(fetch, 4),
             "whole_checkpoint_s": round(statistics.median(bench.saving), 2) if bench.saving else None,
         }

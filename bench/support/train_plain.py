@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 
 
 class Lines(logging.Handler):
@@ -19,7 +20,8 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.msg, dict) and "train" in record.msg:
-            self.stream.write(json.dumps(record.msg["profile"], default=float) + "\n")
+            line = {"profile": record.msg["profile"], "cpu": time.process_time()}
+            self.stream.write(json.dumps(line, default=float) + "\n")
 
 
 def main() -> None:

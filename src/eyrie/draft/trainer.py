@@ -217,7 +217,7 @@ class MetricsHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.msg, dict) and ("train" in record.msg or "val" in record.msg):
-            append(self.path, {**record.msg, "time": time.time()})
+            append(self.path, {**record.msg, "time": time.time(), "cpu": time.process_time()})
 
 
 def append(path: Path, value: dict[str, Any]) -> None:
