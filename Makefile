@@ -11,7 +11,7 @@ NODE_TOOLS := build/test-node
 PYTEST := $(BIN)/python -m pytest
 SHELL := /bin/bash
 
-.PHONY: help demo plan test lint unit node e2e faults molecule clean
+.PHONY: help demo plan test lint unit node slow e2e faults molecule clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -37,7 +37,11 @@ unit: $(VENV)/test ## tests that need no node environment
 
 node: $(VENV)/test $(NODE_TOOLS)/done ## tests with torch, vLLM and speculators, in the node's own environment
 	$(PLAY) playbooks/provision.yml -l local --tags layout,runtime
-	PYTHONPATH="$(NODE_TOOLS):src" $(NODE) -m pytest -p no:cacheprovider tests/unit -m node
+	PYTHONPATH="$(NODE_TOOLS):src" $(NODE) -m pytest -p no:cacheprovider tests/unit -m "node and not slow"
+
+slow: $(VENV)/test $(NODE_TOOLS)/done ## the longest node tests: real trainers killed and resumed, conversions
+	$(PLAY) playbooks/provision.yml -l local --tags layout,runtime
+	PYTHONPATH="$(NODE_TOOLS):src" $(NODE) -m pytest -p no:cacheprovider tests/unit -m "node and slow"
 
 e2e: $(VENV)/test ## one real run on a small budget: plan, run, no-op, change, kill
 	$(PYTEST) tests/e2e
