@@ -15,7 +15,7 @@ def plan(ctx: Context) -> dict[str, Any]:
     record = ctx.record()
     status = ctx.state.status_of(record)
     missing = missing_outputs(ctx, record)
-    up_to_date = is_up_to_date(ctx)
+    up_to_date = status == state.DONE and not missing
     running = ctx.state.running()
     return {
         "stage": ctx.name,
@@ -36,11 +36,7 @@ def plan(ctx: Context) -> dict[str, Any]:
 def is_up_to_date(ctx: Context) -> bool:
     """Done, and the outputs are present, or were given up and nothing needs them now."""
     record = ctx.record()
-    if ctx.state.status_of(record) != state.DONE:
-        return False
-    if record.get("released"):
-        return not needed_by(ctx)
-    return not missing_outputs(ctx, record)
+    return ctx.state.status_of(record) == state.DONE and not missing_outputs(ctx, record)
 
 
 def needed_by(ctx: Context) -> list[str]:
