@@ -27,9 +27,6 @@ options:
     type: str
     choices: [prepared, judged]
     required: true
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
 attributes:
   check_mode:
     support: partial
@@ -39,6 +36,7 @@ attributes:
     description: Shows the prompts that would be written.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie.cli]
 author:
   - Eyrie authors
 """

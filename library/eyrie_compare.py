@@ -13,13 +13,6 @@ description:
     with the settings, versions and machines that differ.
   - A name is a run of this root, or a host whose report.json was put into C(<root>/compare/<name>/).
 options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
   runs:
     description: Two or more names.
     type: list
@@ -34,6 +27,7 @@ attributes:
     description: The page is made of reports; it has no settings of its own.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie, eyrie.cli]
 author:
   - Eyrie authors
 """

@@ -11,14 +11,6 @@ short_description: Say source by source what the dataset stage would fetch and d
 description:
   - Reads only and asks no network; sizes come from the lock, from the files that are there, or from the registry.
   - On a host without the node package it goes by the registry alone, and nothing fails.
-options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
 attributes:
   check_mode:
     support: full
@@ -28,6 +20,7 @@ attributes:
     description: Shows each setting, file and revision that differs from the last run.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie, eyrie.cli]
 author:
   - Eyrie authors
 """

@@ -12,26 +12,11 @@ description:
   - Compares logs, stage records and facts of the host with the catalogue of known failures.
   - Reads only; the host is never changed.
 options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
   stage:
     description: Look at one stage only. Without it every stage that is not done is looked at, or all when all are.
     type: str
     choices: [target, dataset, responses, tokens, hidden_states, draft, benchmark, report]
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same in check mode.
-  diff_mode:
-    support: none
-    description: It changes nothing.
-  idempotent:
-    support: full
+extends_documentation_fragment: [eyrie, eyrie.cli, eyrie.reads]
 author:
   - Eyrie authors
 """

@@ -13,14 +13,6 @@ description:
     half-made files and old logs, as the retention settings of the spec (C(execution.retention)) allow.
   - What the present settings of any run need, what a stage works on now, and all that a kept draft was made from,
     stays.
-options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
 attributes:
   check_mode:
     support: full
@@ -30,6 +22,7 @@ attributes:
     description: Shows the paths that go.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie, eyrie.cli]
 author:
   - Eyrie authors
 """

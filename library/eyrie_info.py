@@ -12,13 +12,6 @@ description:
   - Reads only; the host is never changed.
   - On a host without the node package the plan is made of the profile's planning figures, and nothing fails.
 options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
   query:
     description:
       - C(plan) compares every stage with the spec.
@@ -43,15 +36,7 @@ options:
     description: Seconds to look at most; for a job that runs for long the module looks up to a minute at a time.
     type: float
     default: 5
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same in check mode.
-  diff_mode:
-    support: none
-    description: It changes nothing.
-  idempotent:
-    support: full
+extends_documentation_fragment: [eyrie, eyrie.cli, eyrie.reads]
 author:
   - Eyrie authors
 """

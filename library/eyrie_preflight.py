@@ -13,10 +13,6 @@ description:
   - Every finding says what, why it matters and what helps.
   - Reads only. Where the profile expects a disk speed, a short file is written and removed, not in check mode.
 options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
   expect:
     description:
       - What the profile expects of the host (C(eyrie_preflight) in the inventory); 0 or empty is not checked.
@@ -52,6 +48,7 @@ attributes:
     description: It changes nothing.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie]
 author:
   - Eyrie authors
 """

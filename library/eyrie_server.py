@@ -16,10 +16,6 @@ description:
     that served before is brought back and the module fails with the reason and the last log lines.
   - The switch runs under the host's supervisor and outlives the connection; a second call attaches to it.
 options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
   profile:
     description: The profile to serve. Needed unless O(state=stopped).
     type: str
@@ -36,9 +32,6 @@ options:
     description: Seconds to wait for the switch; it goes on after that. -1 waits until its end, 0 not at all.
     type: float
     default: -1
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
 attributes:
   check_mode:
     support: full
@@ -48,6 +41,7 @@ attributes:
     description: Shows each argument and variable that differs from what runs.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie, eyrie.cli]
 author:
   - Eyrie authors
 """

@@ -12,10 +12,6 @@ description:
   - Refuses to remove data while results on the host are not saved elsewhere, or while something runs.
   - Secrets alone may always be wiped. Files that are not Eyrie's stay.
 options:
-  spec:
-    description: The run's full spec (C(eyrie_spec) in the inventory).
-    type: dict
-    required: true
   wipe:
     description: What to remove; C(environment) is the Python environment and the supervisor's files.
     type: list
@@ -27,9 +23,6 @@ options:
     type: list
     elements: str
     default: []
-  cli:
-    description: Path of the node package's command. Default is C(<root>/venv/bin/eyrie).
-    type: path
 attributes:
   check_mode:
     support: full
@@ -39,6 +32,7 @@ attributes:
     description: The lines say what is there.
   idempotent:
     support: full
+extends_documentation_fragment: [eyrie, eyrie.cli]
 author:
   - Eyrie authors
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +95,18 @@ STAGE_OF = {
     for stage in ("target", "dataset", "responses", "tokens", "hidden_states", "draft", "benchmark", "report")
     if (PROJECT / "library" / f"eyrie_{stage}.py").exists()
 }
+
+
+MODULES = sorted(path.stem for path in (PROJECT / "library").glob("*.py"))
+
+
+@pytest.fixture(scope="session")
+def documented() -> dict[str, dict[str, Any]]:
+    """Per module what `ansible-doc` shows of it, fragments included."""
+    env = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")}
+    argv = [str(Path(sys.executable).parent / "ansible-doc"), "--type", "module", "--json", *MODULES]
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=PROJECT, check=True)
+    return {name: entry["doc"] for name, entry in json.loads(done.stdout).items()}
 
 
 def spec_of(root: Path | str) -> dict[str, Any]:

@@ -77,16 +77,15 @@ def test_the_start_time_is_handed_on(node: Path) -> None:
 
 
 @pytest.mark.parametrize("module", sorted(STAGE_OF))
-def test_documentation_and_arguments_are_the_same(module: str) -> None:
+def test_documentation_and_arguments_are_the_same(module: str, documented: dict[str, dict[str, Any]]) -> None:
     """Neither ansible-lint nor --syntax-check notices a parameter that a module documents but does not take."""
     from ansible.module_utils.eyrie.stage import ARGUMENTS
 
-    from tests.modules.conftest import load
-
-    documented = yaml.safe_load(load(module).DOCUMENTATION)
-    assert documented["module"] == module
-    assert set(documented["options"]) == set(ARGUMENTS)
-    for name, option in documented["options"].items():
+    doc = documented[module]
+    assert doc["module"] == module
+    assert set(doc["options"]) == set(ARGUMENTS)
+    assert set(doc["attributes"]) == {"check_mode", "diff_mode", "idempotent"}
+    for name, option in doc["options"].items():
         assert option["type"] == ARGUMENTS[name]["type"], name
         assert option.get("default") == ARGUMENTS[name].get("default"), name
         assert option.get("required", False) == ARGUMENTS[name].get("required", False), name

@@ -29,10 +29,12 @@ def examine(host, context):
         plan.lease,
         gpus.present,
         gpus.kind,
+        gpus.visible,
         gpus.busy,
         gpus.health,
         gpus.driver,
         fabric.links,
+        fabric.settings,
         fabric.peers,
         fabric.topology,
     ):

@@ -85,6 +85,42 @@ def _distances(cells):
     )
 
 
+def settings(host, context):
+    """The servers' all-reduce settings fit the links that are there: what one kind needs costs the other dear."""
+    found, problem = gpus.read(host)
+    cells = _ask(host, TOPOLOGY) if not problem and len(found) > 1 else {}
+    if not cells:
+        return []
+    nvlink = all(cell.startswith("NV") for cell in cells.values())
+    parallel = [args for _where, args in context.server_args() if int(args.get("tensor_parallel_size") or 1) > 1]
+    faults = []
+    if nvlink and str(context.server_environment().get("NCCL_P2P_DISABLE", "0")) == "1":
+        faults += warning(
+            "all-reduce",
+            "NCCL_P2P_DISABLE=1 on GPUs that NVLink joins.",
+            "Every all-reduce is copied through host memory; a leftover of another host.",
+            "Remove it from eyrie_server_environment.",
+        )
+    if nvlink and any(args.get("disable_custom_all_reduce") for args in parallel):
+        faults += warning(
+            "all-reduce",
+            "disable_custom_all_reduce on GPUs that NVLink joins.",
+            "Small all-reduces, those of decoding, take the slower way.",
+            "Remove it from eyrie_server_args.",
+        )
+    if not nvlink and any(gpus.version(gpu["compute_cap"])[:1] == (12,) for gpu in found):
+        open_to_it = [args for args in parallel if not args.get("disable_custom_all_reduce")]
+        if open_to_it:
+            faults += error(
+                "all-reduce",
+                "disable_custom_all_reduce is not set for a server on PCIe GPUs of compute capability 12.",
+                "The custom all-reduce is built for other chips: the first one hangs or ends the server, though "
+                "`topo -p2p` says OK.",
+                "Set disable_custom_all_reduce: true in eyrie_server_args.",
+            )
+    return faults
+
+
 def peers(host, context):
     """Peer-to-peer reads work between all GPUs, where the profile counts on them."""
     found, problem = gpus.read(host)

@@ -141,6 +141,43 @@ def kind(host, context):
     return faults
 
 
+def visible(host, context):
+    """CUDA_VISIBLE_DEVICES, where the servers get one, names GPUs of this host by index, each once, and enough of them."""
+    value = context.server_environment().get("CUDA_VISIBLE_DEVICES")
+    found, problem = read(host)
+    if value is None or problem or not found:
+        return []
+    fault = _misnamed([part.strip() for part in str(value).split(",")], [gpu["index"] for gpu in found])
+    count = len(str(value).split(","))
+    if not fault and count < wanted(context):
+        fault = "shows %d of the %d GPUs of the profile" % (count, wanted(context))
+    if not fault:
+        return []
+    return error(
+        "visible gpus",
+        "CUDA_VISIBLE_DEVICES=%s %s." % (value, fault),
+        "The server reads it as a list of indices: it would stop while it starts, or wait for ranks that never come.",
+        "Correct it in eyrie_server_environment: indices separated by commas (`nvidia-smi -L` lists them), or leave it "
+        "out to use all.",
+    )
+
+
+def _misnamed(names, indices):
+    """What is wrong with a list of visible GPUs; "" when nothing is."""
+    for place, name in enumerate(names):
+        if not name:
+            return "has an empty place: no GPU after it is seen"
+        if name.startswith(("GPU-", "MIG-")):
+            return "names %s by its identifier, not by its index" % name
+        if re.match(r"^\d+\s*[-:]\s*\d+$", name):
+            return "has the range %s; ranges are not understood" % name
+        if name not in indices:
+            return "names %r, which is none of %s" % (name, ", ".join(indices))
+        if name in names[:place]:
+            return "names %s twice" % name
+    return ""
+
+
 def busy(host, context):
     """Memory that strangers hold; Eyrie's own servers are known by their environment."""
     found, problem = read(host)

@@ -22,7 +22,7 @@ def wait(house: House, document: dict[str, Any], note: Callable[[str], None]) ->
     """
     profile, unit = document["profile"], house.unit(document["profile"])
     engine = engines.get(document["engine"])
-    begin, pause, state = time.monotonic(), FIRST_POLL_S, "nobody listens yet"
+    begin, pause, state = time.monotonic(), FIRST_POLL_S, "waiting for the port"
     first_pid = 0
     while True:
         status = house.supervisor.status(unit)
@@ -35,7 +35,7 @@ def wait(house: House, document: dict[str, Any], note: Callable[[str], None]) ->
             health = None
         if health is not None and health.status == 200:
             return
-        state = "nobody listens yet" if health is None else f"still loading ({health.status})"
+        state = "waiting for the port" if health is None else f"still loading ({health.status})"
         stage = engine.loading(tail(house.log(profile), 50))
         passed = time.monotonic() - begin
         if passed > house.settings.start_timeout_s:

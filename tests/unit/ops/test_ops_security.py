@@ -18,7 +18,7 @@ from eyrie.serve.settings import ServerSettings
 PROJECT = Path(__file__).resolve().parents[3]
 SOURCES = sorted(
     path
-    for folder in ("src", "library", "module_utils", "callback_plugins", "filter_plugins")
+    for folder in ("src", "library", "module_utils", "callback_plugins", "filter_plugins", "doc_fragments")
     for path in (PROJECT / folder).rglob("*.py")
     if not path.is_symlink()
 )
