@@ -142,7 +142,7 @@ def kind(host, context):
 
 
 def visible(host, context):
-    """CUDA_VISIBLE_DEVICES, where the servers get one, names GPUs of this host by index, each once, and enough of them."""
+    """CUDA_VISIBLE_DEVICES, where set for the servers, names GPUs of this host by index, each once, enough of them."""
     value = context.server_environment().get("CUDA_VISIBLE_DEVICES")
     found, problem = read(host)
     if value is None or problem or not found:
