@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What the control side costs when there is nothing to do, and what a switch costs beside stopping and loading.
 
-usage: bench/control.py [--json] [--repeats N]
+usage: bench/control.py [--json] [--repeats N] [--run]
 
 noop_serve_s         playbooks/serve.yml over SSH on a host where all is provisioned and serves (median), with the
                      seconds of each task
 noop_train_local_s   train.yml -l local after a finished run; null with the reason where there is none
 switch_overhead_s    a switch of profiles less stop and model load: proof and bookkeeping (largest of three)
+run_overhead_s       --run: a whole small local run (96 prompts, a run folder of its own, in an installed environment):
+                     the command's time less the stages' own, which server starts are part of
 
 The host is the container of the `switch` scenario; it is made when it is not up (`molecule/run`, kept).
 """
@@ -115,13 +117,40 @@ def noop_train_local():
     return {"noop_train_local_s": round(seconds, 2)}
 
 
+def run_overhead():
+    """A whole run of its own; what its stages did not work is what the control side took."""
+    root = Path(os.environ.get("EYRIE_ROOT") or PROJECT / ".eyrie")
+    run = f"control-{os.getpid()}"
+    small = {
+        "eyrie_run": run,
+        "eyrie_dataset_samples": 96,
+        "eyrie_responses_max_tokens": 64,
+        "eyrie_draft_epochs": 2,
+        "eyrie_benchmark_rounds": 1,
+        "eyrie_artifacts": str(PROJECT / "build" / run),
+    }
+    seconds, _ = play("train.yml", "-l", "local", "-e", json.dumps(small))
+    stages = {
+        path.parent.name: float(json.loads(path.read_text())["seconds"])
+        for path in sorted((root / "runs" / run / "state").glob("*/latest.json"))
+    }
+    return {
+        "run_overhead_s": round(seconds - sum(stages.values()), 1),
+        "run_s": round(seconds, 1),
+        "run_stages_s": stages,
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--run", action="store_true", help="time a whole small local run as well")
     options = parser.parse_args()
     ensure_host()
     found = {**noop_serve(options.repeats), **switch_overhead(), **noop_train_local(), "cores": os.cpu_count()}
+    if options.run:
+        found.update(run_overhead())
     found["load_1m"] = round(os.getloadavg()[0], 2)
     if options.json:
         print(json.dumps(found, indent=2))
@@ -129,6 +158,8 @@ def main():
     for name in ("noop_serve_s", "noop_train_local_s", "switch_overhead_s"):
         shown = found[name] if found[name] is not None else found["noop_train_local_why"]
         print(f"{name:20} {shown}")
+    if options.run:
+        print(f"{'run_overhead_s':20} {found['run_overhead_s']} of {found['run_s']}")
     for item in found["noop_serve_tasks"][:12]:
         print(f"  {item['seconds']:6.2f} s  {item['task']}")
 
