@@ -8,10 +8,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PLAY := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-playbook
 NODE := $(or $(EYRIE_ROOT),.eyrie)/venv/bin/python
 NODE_TOOLS := build/test-node
+AUDIT := build/audit
+LOCKS := requirements/node-cpu.txt requirements/node-cuda.txt
 PYTEST := $(BIN)/python -m pytest
 SHELL := /bin/bash
 
-.PHONY: help demo plan test lint unit node slow e2e faults molecule clean
+.PHONY: help demo plan test lint unit node slow e2e faults short-faults molecule sbom audit clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -22,7 +24,7 @@ demo: $(VENV)/controller ## from nothing to a served, measured draft on this mac
 plan: $(VENV)/controller ## what the demo would do, and why; changes nothing
 	$(PLAY) train.yml -l local --check --diff
 
-test: lint unit node e2e ## lint, unit and module tests, node tests, one real run of the whole chain
+test: lint unit node short-faults e2e ## lint, unit, module and node tests, a dozen faults, one real run of the whole chain
 
 lint: $(VENV)/test ## ruff, mypy, yamllint, ansible-lint, syntax
 	$(BIN)/ruff check .
@@ -46,12 +48,26 @@ slow: $(VENV)/test $(NODE_TOOLS)/done ## the longest node tests: real trainers k
 e2e: $(VENV)/test ## one real run on a small budget: plan, run, no-op, change, kill
 	$(PYTEST) tests/e2e
 
-faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, compared with the undisturbed run; SHORT=1: a dozen cases
+faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, and a run with planted secrets; SHORT=1: a dozen faults
 	$(PLAY) playbooks/provision.yml -l local --tags layout,runtime
 	PYTHONPATH="$(NODE_TOOLS):src" $(NODE) tests/faults/matrix.py $(if $(SHORT),--short)
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="$(NODE_TOOLS):src" $(NODE) -m pytest -p no:cacheprovider tests/faults
+
+short-faults:
+	$(MAKE) faults SHORT=1
 
 molecule: $(VENV)/test ## the container scenarios: systemd, SSH, two hosts
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule/run
+
+sbom: $(AUDIT)/done ## CycloneDX bills of materials of the controller's and the nodes' environments, in build/sbom
+	mkdir -p build/sbom
+	$(AUDIT)/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom/controller.json $(BIN)/python
+	$(foreach lock,$(LOCKS),$(AUDIT)/bin/cyclonedx-py requirements --output-reproducible --output-file build/sbom/$(notdir $(basename $(lock))).json $(lock) &&) true
+	test ! -x $(NODE) || $(AUDIT)/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom/node.json $(NODE)
+
+audit: $(AUDIT)/done ## known vulnerabilities of all that is pinned; UNREACHABLE=warn: no advisory source is no failure
+	$(AUDIT)/bin/python requirements/audit.py --unreachable $(or $(UNREACHABLE),fail) \
+	  --installed "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(LOCKS)
 
 clean: ## remove what was made here, the node's environment and all runs below .eyrie included
 	rm -rf $(VENV) .eyrie build artifacts .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -66,6 +82,11 @@ $(VENV)/controller: requirements/controller.txt
 
 $(VENV)/test: $(VENV)/controller requirements/test.txt
 	$(PIP) -r requirements/controller.txt -r requirements/test.txt
+	@touch $@
+
+$(AUDIT)/done: requirements/audit.txt $(VENV)/controller
+	$(BIN)/python -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/audit.txt
 	@touch $@
 
 $(NODE_TOOLS)/done: requirements/test-node.txt $(VENV)/controller

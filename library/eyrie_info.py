@@ -105,9 +105,10 @@ OLDER = "The host's node package is another one, which cannot plan this spec; it
 
 def plan(module, cli, spec):
     install = estimate("runtime", spec)
+    price = float((spec.get("planning") or {}).get("price_hour") or 0)
     if not cli.installed:
         plans = [unplanned(stage, spec) for stage in STAGES]
-        return {"stages": plans, "lines": [*plan_lines(plans, dict(ABSENT, forecast=install)), BARE]}
+        return {"stages": plans, "lines": [*plan_lines(plans, dict(ABSENT, forecast=install), price), BARE]}
     other = cli.replaced_by(spec)
     note = other and dict(other, forecast={"bytes": 0, "seconds": 5})
     try:
@@ -116,8 +117,8 @@ def plan(module, cli, spec):
         if not other:
             raise
         plans = [unplanned(stage, spec, other) for stage in STAGES]
-        return {"stages": plans, "lines": [*plan_lines(plans, note), OLDER % error.msg]}
-    return {"stages": plans, "lines": plan_lines(plans, note)}
+        return {"stages": plans, "lines": [*plan_lines(plans, note, price), OLDER % error.msg]}
+    return {"stages": plans, "lines": plan_lines(plans, note, price)}
 
 
 def wait(module, cli, spec):

@@ -19,7 +19,8 @@ options:
         reused; C(pack) lists what travels with its checksums; C(prepare) makes the folder that it arrives in.
       - C(key) makes or removes the key pair of one port; C(probe) measures the link from host to host, C(measure) the
         way through the controller.
-      - C(start) sends under the source's supervisor and C(wait) looks at that; C(send) sends in the foreground.
+      - C(start) sends under the source's supervisor and C(wait) looks at that; with O(sources) a process of its own sends
+        from this machine, and O(request) names the folder of that job. C(send) sends in the foreground.
       - C(check) names what did not arrive as it left; C(prove) does so where the pack lies; C(land) puts it in place.
       - C(identities) and C(agree) compare the hosts of a group.
       - C(teardown_plan), C(teardown_pack), C(teardown_mark) say, list and remember what is saved of a host.
@@ -119,18 +120,21 @@ def ask(module, cli):
         if action in ("survey", "plan", "identities", "agree", "teardown_plan"):
             return {"installed": False, "lines": [ABSENT]}
         raise CliError("The node package is not there: no %s." % cli.command, todo="Run playbooks/provision.yml.")
+    here = "_here" if module.params["sources"] else ""
     if action == "wait":
-        return wait(cli, request, module.params["seconds"])
+        return wait(cli, "status" + here, request, module.params["seconds"])
     verb, _, rest = action.partition("_") if action in TEARDOWN else ("port", "", action)
+    if action == "start":
+        rest += here
     answer = cli.call(verb, rest, spec=request)
     return {"installed": True, "answer": answer, "lines": answer.get("lines", [])}
 
 
-def wait(cli, request, seconds):
+def wait(cli, verb, request, seconds):
     """Look at the sending job until it ends or the seconds are over."""
     deadline = time.time() + seconds
     while True:
-        answer = cli.call("port", "status", spec=request)
+        answer = cli.call("port", verb, spec=request)
         if answer["error"]:
             raise CliError(describe(answer["error"]), error=answer["error"], todo="Log: %s" % answer["log"])
         if answer["lost"]:

@@ -32,6 +32,8 @@ PLANNING_DEFAULTS = {
     "model_s": 20.0,
     "draft_bytes": 2.5e8,
     "benchmark_s": 240.0,
+    "disk_bytes_s": 1.0e9,
+    "price_hour": 0.0,
 }
 
 
@@ -81,19 +83,25 @@ def estimate(
     if stage == "tokens":
         return _forecast(tokens * 9, 8 + samples / plan["rows_s"], basis)
     if stage == "hidden_states":
-        storage = settings.get("storage", "bf16")
-        windowed = storage == "window"
-        dtype = settings.get("window_dtype", "bf16") if windowed else storage
-        size = states_bytes(tokens, samples, hidden, layers, dtype)
-        if windowed:
+        size = states_bytes(tokens, samples, hidden, layers, _dtype(settings))
+        seconds = max(tokens / plan["prefill_tok_s"], size / plan["disk_bytes_s"])
+        if settings.get("storage") == "window":
             size = min(size, int(settings.get("window_bytes") or size))
-        return _forecast(size, plan["server_start_s"] + tokens / plan["prefill_tok_s"], basis)
+        return _forecast(size, plan["server_start_s"] + seconds, basis)
     if stage == "draft":
         epochs = float(settings.get("epochs") or 1)
-        return _forecast(plan["draft_bytes"] * 3, 15 + epochs * tokens / plan["train_tok_s"], basis)
+        size = states_bytes(tokens, samples, hidden, layers, _dtype(stages.get("hidden_states") or {}))
+        seconds = max(tokens / plan["train_tok_s"], size / plan["disk_bytes_s"])  # every epoch reads all states
+        return _forecast(plan["draft_bytes"] * 3, 15 + epochs * seconds, basis)
     if stage == "benchmark":
         return _forecast(1e6, plan["benchmark_s"], basis)
     return _forecast(1e6, 2, basis)
+
+
+def _dtype(settings: dict[str, Any]) -> str:
+    """The dtype that states are kept in, from the hidden_states stage's settings."""
+    storage = str(settings.get("storage") or "bf16")
+    return str(settings.get("window_dtype") or "bf16") if storage == "window" else storage
 
 
 def _forecast(size: float, seconds: float, basis: str) -> dict[str, Any]:

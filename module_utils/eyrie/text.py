@@ -78,10 +78,11 @@ def table(header, rows):
     return [line(header), "  ".join("-" * width for width in widths)] + [line(row) for row in rows]
 
 
-def plan_lines(plans, install=None):
+def plan_lines(plans, install=None, price=0.0):
     """The plan of a run as a table: stage, what would happen and why, forecast bytes and time.
 
     install: {current, desired, forecast} when the node's environment or package would be installed first.
+    price: of one hour of the host, where the profile names one (eyrie_planning_price_hour).
     """
     rows, total_bytes, total_seconds = [], 0, 0
     if install:
@@ -94,7 +95,8 @@ def plan_lines(plans, install=None):
         total_bytes += plan["forecast"]["bytes"]
         total_seconds += plan["forecast"]["seconds"]
     if install or not all(plan["up_to_date"] for plan in plans):
-        rows.append(["total", "", human_bytes(total_bytes), human_seconds(total_seconds)])
+        paid = "" if not price else "costs %.2f at %.2f an hour" % (total_seconds / 3600 * price, price)
+        rows.append(["total", paid, human_bytes(total_bytes), human_seconds(total_seconds)])
     return table(["stage", "plan", ">bytes", ">time"], rows)
 
 

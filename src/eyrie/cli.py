@@ -31,6 +31,7 @@ EXTRA_VERBS: dict[str, str] = {
     "port": "eyrie.port.cli",
     "teardown": "eyrie.port.teardown_cli",
     "compare": "eyrie.report.cli",
+    "monitor": "eyrie.monitor.cli",
 }
 
 

@@ -1,14 +1,17 @@
 """The fault matrix: every stage x every fault, run again, compared with the undisturbed result.
 
-    python tests/faults/matrix.py [--short] [--stage NAME ...] [--fault NAME ...] [--seed N] [--json FILE]
+    python tests/faults/matrix.py [--short] [--stage NAME ...] [--fault NAME ...] [--seed N]
+                                  [--work FOLDER] [--json FILE] [--page FILE]
 
-Real stages, real supervisor, real trainer and load generator; the target is a toy and the server answers from a hash.
+In pieces: the same --work keeps the undisturbed run from one call to the next, the same --json gathers the cases, and
+--page writes what was gathered as the table of docs/faults.md. Real stages, real supervisor, real trainer and load generator; the target is a toy and the server answers from a hash.
 Needs the node environment, and root for the small disks of two faults. Exit status 1 when a case was not survived.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import signal
@@ -16,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from faults import FAULTS, NEEDS_MOUNT, NEEDS_SERVER, SERVED, Case, may_mount
 from house import STAGES, House
+from page import page
 
 #: what CI runs: each fault at least once, on the stages where it bites
 SHORT = (
@@ -75,9 +80,17 @@ class Undisturbed:
 
 
 def undisturbed(house: House, last: str, say: Any) -> dict[str, Undisturbed]:
-    """Run the chain up to `last` once, with a snapshot after each stage."""
-    found: dict[str, Undisturbed] = {}
-    for stage in STAGES[: STAGES.index(last) + 1]:
+    """Run the chain up to `last` once, with a snapshot after each stage; what an earlier call ran is taken from it."""
+    kept = house.work / "undisturbed.json"
+    raw = json.loads(kept.read_text()) if kept.exists() else {}
+    found = {
+        stage: Undisturbed(Counter(entry["items"]), entry["seconds"], Counter(entry["requests"]), entry["fingerprint"])
+        for stage, entry in raw.items()
+    }
+    wanted = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in found]
+    if wanted and found:
+        house.restore(wanted[0])
+    for stage in wanted:
         (house.control / "log").unlink(missing_ok=True)
         status, answer, seconds = house.run(stage)
         if status != 0:
@@ -85,6 +98,7 @@ def undisturbed(house: House, last: str, say: Any) -> dict[str, Undisturbed]:
         found[stage] = Undisturbed(house.items(stage), seconds, house.requests(), str(answer["fingerprint"]))
         say(f"undisturbed {stage}: {seconds:.1f} s, {sum(found[stage].items.values())} items")
         house.snapshot(stage)
+        kept.write_text(json.dumps({name: asdict(entry) for name, entry in found.items()}))
     return found
 
 
@@ -139,19 +153,41 @@ def wanted(args: argparse.Namespace) -> list[tuple[str, str]]:
     return pairs if may_mount() else [(s, f) for s, f in pairs if f not in NEEDS_MOUNT]
 
 
+@contextlib.contextmanager
+def working(folder: Path | None) -> Iterator[Path]:
+    """The folder that was asked for, which stays, or a temporary one."""
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="faults-") as name:
+            yield Path(name)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def gather(path: Path, known: dict[str, Undisturbed], rows: list[Row]) -> dict[str, Any]:
+    """What a file of cases holds, and these rows over it."""
+    held = json.loads(path.read_text()) if path.exists() else {"undisturbed_s": {}, "cases": []}
+    fresh = {(row.stage, row.fault) for row in rows}
+    held["cases"] = [case for case in held["cases"] if (case["stage"], case["fault"]) not in fresh]
+    held["cases"] += [{**asdict(row), "good": row.good} for row in rows]
+    held["undisturbed_s"] |= {stage: round(entry.seconds, 1) for stage, entry in known.items()}
+    return held
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Every stage x every fault, compared with the undisturbed result.")
     parser.add_argument("--short", action="store_true", help="the dozen cases that CI runs")
     parser.add_argument("--stage", action="append", choices=STAGES)
     parser.add_argument("--fault", action="append", choices=list(FAULTS))
     parser.add_argument("--seed", type=int, default=1, help="decides at which moment each fault comes")
-    parser.add_argument("--work", type=Path, default=None, help="an empty folder (default: a temporary one)")
-    parser.add_argument("--json", type=Path, default=None, help="write the rows there too")
+    parser.add_argument("--work", type=Path, default=None, help="a folder that is kept (default: a temporary one)")
+    parser.add_argument("--json", type=Path, default=None, help="gather the cases there")
+    parser.add_argument("--page", type=Path, default=None, help="write what --json gathered as a page")
     args = parser.parse_args(argv)
     pairs = wanted(args)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="faults-", dir=args.work) as work:
-        house = House(Path(work), 60 if args.short else 96)
+    with working(args.work) as work:
+        house = House(work, 60 if args.short else 96)
         began = time.monotonic()
 
         def say(text: str) -> None:
@@ -166,11 +202,13 @@ def main(argv: list[str] | None = None) -> int:
                 rows.append(run_case(house, stage, fault, known[stage], moment))
                 say(f"{stage} x {fault}: {'ok' if rows[-1].good else 'NOT SURVIVED'} {rows[-1].notes}")
                 if args.json:
-                    listed = [{**asdict(row), "good": row.good} for row in rows]
-                    args.json.write_text(json.dumps(listed, indent=2) + "\n")
+                    gathered = gather(args.json, known, rows)
+                    args.json.write_text(json.dumps(gathered, indent=2) + "\n")
         finally:
             house.kill_all()
         seconds = time.monotonic() - began
+    if args.json and args.page:
+        args.page.write_text(page(json.loads(args.json.read_text())))
     sys.stdout.write(table(rows) + "\n")
     good = sum(row.good for row in rows)
     left_out = "" if may_mount() else " Without the right to mount, the small disks' faults were left out."

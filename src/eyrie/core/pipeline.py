@@ -38,6 +38,18 @@ class Pipeline:
         for name in raw["stages"]:
             if name not in registry.NAMES:
                 raise SpecError(f"there is no stage {name!r}.{spec.nearest(name, registry.NAMES)}", where="spec.stages")
+        try:
+            spec.plain(str(raw["run"]), "run")
+        except ValueError as error:
+            raise SpecError(str(error), where="spec", code="spec-value") from None
+        for name in (raw.get("execution") or {}).get("environment") or {}:
+            if spec.SECRET_NAME.search(str(name)):
+                raise SpecError(
+                    f"{name} must not stand in the spec, which is written to disk.",
+                    where="spec.execution.environment",
+                    code="spec-secret",
+                    todo="Put it into a file that its program reads, mode 0600.",
+                )
         self.raw = raw
         self.root = Path(raw["root"])
         self.run = str(raw["run"])

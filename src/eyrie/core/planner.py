@@ -15,14 +15,16 @@ def plan(ctx: Context) -> dict[str, Any]:
     record = ctx.record()
     status = ctx.state.status_of(record)
     missing = missing_outputs(ctx, record)
-    up_to_date = status == state.DONE and not missing
+    done = status == state.DONE and not missing
+    again = ctx.stage.again(ctx) if done else []
+    up_to_date = done and not again
     running = ctx.state.running()
     return {
         "stage": ctx.name,
         "fingerprint": ctx.fingerprint,
         "up_to_date": up_to_date,
         "status": status,
-        "differences": [] if up_to_date else _why(ctx, status, missing),
+        "differences": again if done else _why(ctx, status, missing),
         "inputs": ctx.inputs,
         "outputs": str(ctx.out),
         "forecast": {"bytes": 0, "seconds": 0, "basis": "up to date"} if up_to_date else ctx.stage.forecast(ctx),
@@ -34,7 +36,10 @@ def plan(ctx: Context) -> dict[str, Any]:
 
 
 def is_up_to_date(ctx: Context) -> bool:
-    """Done, and the outputs are present, or were given up and nothing needs them now."""
+    """Done, and the outputs are present, or were given up and nothing needs them now.
+
+    A stage with something to try again (Stage.again) is up to date in this sense: its outputs may be used.
+    """
     record = ctx.record()
     return ctx.state.status_of(record) == state.DONE and not missing_outputs(ctx, record)
 

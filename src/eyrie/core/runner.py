@@ -16,7 +16,7 @@ from eyrie.core.fingerprint import short
 from eyrie.core.lock import Held, Lock
 from eyrie.core.pipeline import Context, Pipeline
 from eyrie.core.progress import Progress
-from eyrie.core.stage import Outcome, Work
+from eyrie.core.stage import Outcome, Renamed, Work
 
 
 def run(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -83,6 +83,8 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
             outcome = ctx.stage.run(ctx, work)
             outcome.account.check(ctx.name)
             _check_outputs(ctx, outcome)
+        except Renamed:
+            return _renamed(ctx, record)
         except BaseException as error:
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             failure = {
@@ -112,9 +114,30 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
     return record
 
 
+def _renamed(ctx: Context, record: dict[str, Any]) -> dict[str, Any]:
+    """Go on under the fingerprint that the spec has now. Who waits for the old one learns how it ended.
+
+    The old record vouches for nothing afterwards.
+    """
+    ctx.pipeline.hashes.save()
+    now = Pipeline(ctx.pipeline.raw).context(ctx.name)
+    if now.fingerprint == ctx.fingerprint:
+        raise EyrieError(f"{ctx.name} was renamed to itself.", code="renamed", todo="This is a defect in Eyrie.")
+    old = {**record, "outputs": [f"(became {short(now.fingerprint)})"], "output_sizes": {}}
+    try:
+        final = _run_locked(now)
+    except BaseException:
+        ended = now.record()
+        ctx.state.write({**old, "status": ended.get("status"), "error": ended.get("error")}, latest=False)
+        raise
+    kept = {name: final[name] for name in ("status", "seconds", "account", "figures", "bytes", "error")}
+    ctx.state.write({**old, **kept}, latest=False)
+    return final
+
+
 def _check_inputs(ctx: Context) -> None:
     for name in ctx.stage.inputs:
-        if not planner.plan(ctx.input(name))["up_to_date"]:
+        if not planner.is_up_to_date(ctx.input(name)):
             raise EyrieError(
                 f"{ctx.name} needs {name}, which is not up to date.",
                 code="input-stale",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from typing import Any, TypeVar
@@ -11,6 +12,10 @@ from typing import Any, TypeVar
 from eyrie.core.errors import SpecError
 
 T = TypeVar("T")
+#: what may become part of a path or a unit's name: nothing that leads elsewhere, is hidden, or looks like an option
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: names of variables and settings that hold a secret
+SECRET_NAME = re.compile(r"TOKEN$|SECRET|PASSWORD|PASSWD|API_KEY|CREDENTIAL", re.IGNORECASE)
 _TRUE, _FALSE = {"true", "yes", "on"}, {"false", "no", "off"}
 
 
@@ -27,6 +32,12 @@ def setting(default: Any = dataclasses.MISSING, *, identity: bool = True, doc: s
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=meta, **kwargs)
     return dataclasses.field(default=default, metadata=meta, **kwargs)
+
+
+def plain(name: str, what: str) -> None:
+    """Raise ValueError unless the name can be part of a path."""
+    if not PLAIN_NAME.fullmatch(name):
+        raise ValueError(f"{what} {_shown(name)} names a folder: letters, digits, '.', '_' and '-' only, up to 100.")
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:

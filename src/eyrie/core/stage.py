@@ -43,6 +43,13 @@ class Outcome:
     bytes: int = 0
 
 
+class Renamed(Exception):  # noqa: N818 - no error: the work goes on under another name
+    """Raised by a stage's run: what its fingerprint is made of has changed meanwhile, so its outputs are another's.
+
+    The runner begins again under the fingerprint that the spec has now; what was finished so far is not lost.
+    """
+
+
 class Work:
     """What a running stage is given: progress to report, and a stop flag to look at between batches."""
 
@@ -86,6 +93,13 @@ class Stage(ABC):
 
     def gates(self, ctx: Context) -> list[dict[str, Any]]:
         """Cheap checks shown by the plan and enforced before the run: [{name, ok, message}]."""
+        return []
+
+    def again(self, ctx: Context) -> list[dict[str, Any]]:
+        """What a finished run had to leave out and the next run tries again, as differences; read-only.
+
+        Its outputs are valid all the same: later stages use them, and are stale only if the run raises Renamed.
+        """
         return []
 
     def folder(self, ctx: Context) -> Path:

@@ -47,10 +47,12 @@ class StateDir:
     def progress(self) -> dict[str, Any]:
         return atomic.read_json(self.progress_path, {}) or {}
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: dict[str, Any], latest: bool = True) -> None:
+        """Write a record; latest: it is what `eyrie status` shows from now on."""
         record = {**record, "updated": time.time()}
         atomic.write_json(self.path / f"{short(record['fingerprint'])}.json", record)
-        atomic.write_json(self.path / "latest.json", record)
+        if latest:
+            atomic.write_json(self.path / "latest.json", record)
         line = {key: record.get(key) for key in ("updated", "status", "fingerprint", "seconds", "pid")}
         line["error"] = (record.get("error") or {}).get("what")
         atomic.append_line(self.path / "history.jsonl", json.dumps(line))

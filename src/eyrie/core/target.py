@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eyrie.core.spec import setting
+from eyrie.core.spec import plain, setting
 
 
 @dataclass
@@ -58,6 +58,7 @@ class Target:
     extra: dict[str, Any] = setting({}, doc="engine-specific facts that the profile records", identity=False)
 
     def __post_init__(self) -> None:
+        plain(self.name, "name")
         ids = self.aux_layers
         if ids != sorted(set(ids)) or not ids:
             raise ValueError(f"aux_layers {ids} must be distinct and ascending.")

@@ -21,6 +21,7 @@ from typing import Any
 from eyrie.dataset import canonical
 from eyrie.dataset.settings import Source
 from eyrie.dataset.tools import canonical_tools, hermes_calls, hermes_results
+from eyrie.dataset.turn import REASONING_KEYS, Style, role_of
 from eyrie.dataset.values import Reject, is_null, parsed, text_of
 
 Row = Any
@@ -49,7 +50,7 @@ class Adapter:
         text = (columns["content"],) if "content" in columns else ()
         first = ("from", "role") if kind in ("sharegpt", "hermes") else ("role", "from")
         second = ("value", "content") if kind in ("sharegpt", "hermes") else ("content", "value")
-        self.style = canonical.Style(
+        self.style = Style(
             own or first, text or second, tuple(source.think), tuple(source.answer), source.max_turns, table
         )
         self.conversation = self._names(columns, "conversation", CONVERSATION.get(kind, ()))
@@ -58,7 +59,7 @@ class Adapter:
         self.response = self._names(columns, "response", RESPONSE)
         self.system = self._names(columns, "system", SYSTEM)
         self.tools = self._names(columns, "tools", TOOLS)
-        self.reasoning = self._names(columns, "reasoning", canonical.REASONING_KEYS)
+        self.reasoning = self._names(columns, "reasoning", REASONING_KEYS)
         named = (self.conversation, self.prompt, self.input, self.response, self.system, self.tools, self.reasoning)
         #: columns that are looked at; a table's others are not read
         self.columns = {name for names in named for name in names} | {"metadata"}
@@ -80,7 +81,7 @@ class Adapter:
         meta = row.get("metadata")
         thoughts = [row.get(name) for name in self.reasoning]
         if isinstance(meta, dict):
-            thoughts += [meta.get(name) for name in canonical.REASONING_KEYS]
+            thoughts += [meta.get(name) for name in REASONING_KEYS]
         messages = canonical.build(turns, notes, self.style, self._first(row, self.system), thoughts)
         if self.kind == "prompt" and "ends_with_user" in notes:
             notes.remove("ends_with_user")  # which is what such a source is
@@ -124,7 +125,7 @@ class Adapter:
         for turn in self._list(row):
             if not isinstance(turn, dict):
                 raise Reject("bad_turn")
-            role = canonical.role_of(self._first(turn, self.style.role))
+            role = role_of(self._first(turn, self.style.role))
             content = self._first(turn, self.style.content)
             text = "" if content is None else text_of(content)
             if role == "system" and described and "<tools>" in text:

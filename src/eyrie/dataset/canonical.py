@@ -1,8 +1,7 @@
 """One conversation in its canonical form, or the reason why it has none.
 
 A canonical conversation is a list of messages {role, content, reasoning?, tool_calls?, tool_call_id?, name?} with
-role in system, user, assistant, tool and content always a string. Nothing is guessed: a role that is not known
-rejects the row, it never becomes an assistant's.
+role in system, user, assistant, tool and content always a string. How one turn is read: turn.py.
 
 Pure functions over plain data; the repairs made are counted in `notes` (a list of names, one per repair).
 """
@@ -11,147 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from eyrie.dataset import turn as raw
 from eyrie.dataset.tools import canonical_calls, link_results
+from eyrie.dataset.turn import DEFAULT, Message, Style
 from eyrie.dataset.values import Reject, is_null, text_of
-
-Message = dict[str, Any]
-
-#: spellings of roles after strip and casefold
-ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "chatbot": "assistant",
-    "model": "assistant",
-    "ai": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "tool": "tool",
-    "function": "tool",
-    "function_response": "tool",
-    "tool_response": "tool",
-    "tool_result": "tool",
-    "observation": "tool",
-    "ipython": "tool",
-    "function_call": "call",
-    "tool_call": "call",
-}
-REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")
-THINK = ("<think>", "</think>")
-
-
-class Style:
-    """How a source writes its turns.
-
-    role, content: keys of a turn, in order of precedence; the first that is not null counts.
-    think, answer: tags around reasoning and around the final answer inside an assistant's text, or ().
-    """
-
-    __slots__ = ("answer", "content", "max_turns", "role", "table", "think")
-
-    def __init__(
-        self,
-        role: tuple[str, ...] = ("role", "from"),
-        content: tuple[str, ...] = ("content", "value"),
-        think: tuple[str, ...] = THINK,
-        answer: tuple[str, ...] = (),
-        max_turns: int = 0,
-        table: bool = False,
-    ):
-        self.role, self.content, self.think, self.answer = role, content, think, answer
-        self.max_turns, self.table = max_turns, table
-
-
-DEFAULT = Style()
-
-
-def role_of(value: Any) -> str:
-    """The role behind any spelling; Reject('unknown_role') for anything else."""
-    role = ROLES.get(value) if isinstance(value, str) else None
-    if role is None:
-        role = (
-            ROLES.get(value.strip().casefold().replace(" ", "_").replace("-", "_")) if isinstance(value, str) else None
-        )
-        if role is None:
-            raise Reject("unknown_role")
-    return role
-
-
-def _role(turn: Message, style: Style) -> str:
-    found = ""
-    for key in style.role:
-        value = turn.get(key)
-        if is_null(value):
-            continue
-        role = role_of(value)
-        if found and role != found:
-            raise Reject("role_conflict")
-        found = role
-    if not found:
-        raise Reject("unknown_role")
-    return found
-
-
-def _content(turn: Message, style: Style) -> str | None:
-    """The turn's text; None where every spelling of it is null."""
-    found: str | None = None
-    for key in style.content:
-        value = turn.get(key)
-        if is_null(value):
-            continue
-        text = text_of(value)
-        if found is not None and text != found:
-            raise Reject("content_conflict")
-        found = text
-    return found
-
-
-def _one_of(found: str, value: Any) -> str:
-    """Add one spelling's value to what the others said; two different values are an error of the row."""
-    if is_null(value):
-        return found
-    text = text_of(value)
-    if not text.strip():
-        return found
-    if found and text.strip() != found.strip():
-        raise Reject("reasoning_conflict")
-    return found or text
-
-
-def _reasoning(turn: Message) -> str:
-    found = ""
-    for key in REASONING_KEYS:
-        found = _one_of(found, turn.get(key))
-    meta = turn.get("metadata")
-    if isinstance(meta, dict):
-        for key in REASONING_KEYS:
-            found = _one_of(found, meta.get(key))
-    return found
-
-
-def split_thought(text: str, style: Style) -> tuple[str, str]:
-    """(reasoning, answer) of an assistant's text; the closing tag alone is enough, as templates open it themselves."""
-    reasoning = ""
-    if len(style.think) == 2:
-        opening, closing = style.think
-        head, tag, tail = text.partition(closing)
-        if tag:
-            start = head.find(opening)
-            if start < 0 or not head[:start].strip():
-                reasoning = (head if start < 0 else head[start + len(opening) :]).strip()
-                text = tail.lstrip()
-    if len(style.answer) == 2:
-        opening, closing = style.answer
-        head, tag, tail = text.partition(opening)
-        if tag and not head.strip():
-            text = tail.rpartition(closing)[0].strip() if closing in tail else tail.strip()
-    return reasoning, text
 
 
 def build(
@@ -175,7 +37,7 @@ def build(
         if is_null(turn.get(style.role[0])) and all(map(is_null, turn.values())):
             notes.append("null_turn")
             continue
-        role, content = _role(turn, style), _content(turn, style)
+        role, content = raw.role(turn, style), raw.content(turn, style)
         message = _message(role, content, turn, style, notes)
         if message is None:
             if role == "system":
@@ -211,11 +73,11 @@ def _message(role: str, content: str | None, turn: Message, style: Style, notes:
     calls = [] if is_null(raw_calls) else canonical_calls(raw_calls, style.table)
     if content is None and not calls:
         return None
-    thought = _reasoning(turn)
+    thought = raw.reasoning(turn)
     text = content or ""
     if (style.think and style.think[1] in text) or (style.answer and style.answer[0] in text):
-        inner, text = split_thought(text, style)
-        thought = _one_of(thought, inner)
+        inner, text = raw.split_thought(text, style)
+        thought = raw.one_of(thought, inner)
     if not calls and (not text or text.isspace()):
         return None
     message = {"role": "assistant", "content": text}
@@ -271,12 +133,12 @@ def _shaped(
 def _attach_reasoning(out: list[Message], reasoning: Any) -> None:
     found = ""
     for value in reasoning if isinstance(reasoning, (list, tuple)) else (reasoning,):
-        found = _one_of(found, value)
+        found = raw.one_of(found, value)
     if not found:
         return
     for message in reversed(out):
         if message["role"] == "assistant":
-            message["reasoning"] = _one_of(message.get("reasoning", ""), found)
+            message["reasoning"] = raw.one_of(message.get("reasoning", ""), found)
             return
 
 

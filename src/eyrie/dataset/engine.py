@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from eyrie.core import atomic
 from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Context
-from eyrie.core.stage import Outcome, Work
-from eyrie.dataset import excluded, files, hub, mix, near, output, prompts, schedule
+from eyrie.core.stage import Outcome, Renamed, Work
+from eyrie.dataset import again, disk, excluded, files, hub, mix, near, output, prompts, schedule, without
 from eyrie.dataset.forecast import read_lock
-from eyrie.dataset.gates import token_file
+from eyrie.dataset.gates import hub_cache, token_file
 from eyrie.dataset.process import Job
 from eyrie.dataset.settings import Settings
 from eyrie.dataset.unit import DONE, FAILED, Unit
@@ -28,20 +29,39 @@ def run(ctx: Context, work: Work) -> Outcome:
     try:
         return _run(ctx, work)
     except OSError as error:
-        if error.errno in hub.FULL:
-            raise hub.disk_full(error, str(ctx.base)) from error
+        if error.errno in disk.FULL:
+            raise disk.disk_full(error, str(ctx.base)) from error
         raise
 
 
 def _run(ctx: Context, work: Work) -> Outcome:
     settings: Settings = ctx.settings
-    lock_path = ctx.base / "lock.json"
+    known = without.of(ctx, ctx.identity)
+    standing = again.standing(ctx) if known.open else None
+    if standing is not None:
+        tried = _brought(ctx, work, known.open)
+        _arrived(ctx, known, tried)
+        without.write(ctx, without.Mix(known.failed | _codes(tried.values()), known.came_in))
+        return again.outcome(ctx, standing, [one for one in tried.values() if one.error])
+    units = _brought(ctx, work, [*settings.sources, *settings.exclude_sources])
+    missing = _missing(settings, units, known)
+    _arrived(ctx, known, units)
+    mixed = [units[name] for name in settings.sources if units[name].status == DONE]
+    outcome = _mixed(ctx, work, mixed, units, missing)
+    if settings.on_source_failure == "continue":
+        without.write(ctx, without.Mix(_codes(missing), known.came_in))
+    for one in units.values():
+        _prune(one)
+    return outcome
+
+
+def _brought(ctx: Context, work: Work, names: list[str]) -> dict[str, Unit]:
+    """These sources, each with its verdict; what they resolved to is locked."""
+    settings: Settings = ctx.settings
     lock = read_lock(ctx)
-    names = list(dict.fromkeys([*settings.sources, *settings.exclude_sources]))
-    units = {name: _unit(ctx, name) for name in names}
+    units = {name: _unit(ctx, name) for name in dict.fromkeys(names)}
     for one in units.values():
         _local_files(ctx, one)
-    access = reach(ctx)
     for name, entry in lock.items():  # a raised `refresh` lets go of what was locked for a moving name
         stale = int(entry.get("refresh", 0)) < settings.refresh
         if stale and name in units and not hub.is_commit(units[name].source.revision):
@@ -51,7 +71,7 @@ def _run(ctx: Context, work: Work) -> Outcome:
         list(units.values()),
         settings,
         work,
-        access,
+        reach(ctx),
         lock,
         job=lambda one: _job(ctx, one, tokenizer),
         identify=lambda one: one.identify(settings, _tokenizer_digest(ctx, tokenizer)),
@@ -60,21 +80,29 @@ def _run(ctx: Context, work: Work) -> Outcome:
     for one in units.values():
         if one.fingerprint and one.digests:
             lock[one.name] = _locked(one, settings)
-    atomic.write_json(lock_path, lock)
-    missing = _missing(settings, units)
-    mixed = [units[name] for name in settings.sources if units[name].status == DONE]
-    outcome = _mixed(ctx, work, mixed, units, missing)
-    for one in units.values():
-        _prune(one)
-    return outcome
+    atomic.write_json(ctx.base / "lock.json", lock)
+    return units
+
+
+def _codes(failed: Iterable[Unit]) -> dict[str, str]:
+    return {one.name: one.error.code for one in failed if one.error}
+
+
+def _arrived(ctx: Context, known: without.Mix, tried: dict[str, Unit]) -> None:
+    """Sources that the mix went without and that are there now make it another one; raises Renamed then."""
+    came_in = [name for name in known.failed if name in tried and tried[name].status == DONE]
+    if came_in:
+        failed = {name: code for name, code in known.failed.items() if name not in came_in}
+        failed |= _codes(tried.values())
+        without.write(ctx, without.Mix(failed, sorted([*known.came_in, *came_in])))
+        raise Renamed(", ".join(came_in))
 
 
 def reach(ctx: Context) -> hub.Access:
     """How the hub is reached from this run: its cache lies on the big disk."""
     settings: Settings = ctx.settings
-    home = os.environ.get("HF_HOME") or str(ctx.pipeline.root / "cache" / "huggingface")
     offline = settings.offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-    return hub.Access(str(Path(home) / "hub"), str(token_file(ctx)), settings.endpoint, offline, settings.retries)
+    return hub.Access(str(hub_cache(ctx)), str(token_file(ctx)), settings.endpoint, offline, settings.retries)
 
 
 def _unit(ctx: Context, name: str) -> Unit:
@@ -132,10 +160,19 @@ def _locked(one: Unit, settings: Settings) -> dict[str, Any]:
     return entry
 
 
-def _missing(settings: Settings, units: dict[str, Unit]) -> list[Unit]:
-    """The failed sources, where the policy lets the mix go on without them; else the error that names them all."""
+def _missing(settings: Settings, units: dict[str, Unit], known: without.Mix) -> list[Unit]:
+    """The failed sources, where the policy lets the mix go on without them; else the error that names them all.
+
+    A source that was in the mix which later stages have used is not left out of it.
+    """
     failed = [one for one in units.values() if one.status != DONE]
-    allowed = [one for one in failed if one.name in settings.sources and settings.on_source_failure == "continue"]
+    allowed = [
+        one
+        for one in failed
+        if one.name in settings.sources
+        and settings.on_source_failure == "continue"
+        and (not known.made or one.name in known.failed)
+    ]
     if not failed or (allowed == failed and len(failed) < len(settings.sources)):
         return failed
     first = failed[0].error
@@ -229,7 +266,7 @@ def _books(mixed: list[Unit], chosen: mix.Chosen) -> tuple[Account, dict[str, An
 
 def _warnings(settings: Settings, mixed: list[Unit], missing: list[Unit], rows: int) -> list[str]:
     """What the report must say loudly."""
-    out = [f"The mix was made WITHOUT source {one.name}: {one.error}" for one in missing]
+    out = [again.warning(one) for one in missing]
     if settings.samples > rows:
         out.append(f"{settings.samples} conversations were asked for, only {rows} are there.")
     for one in mixed:

@@ -7,8 +7,8 @@ from typing import Any
 
 from eyrie.core.errors import EyrieError
 from eyrie.dataset import formats, readers
-from eyrie.dataset.canonical import role_of
 from eyrie.dataset.keys import prompt_key
+from eyrie.dataset.turn import role_of
 from eyrie.dataset.unit import Unit
 from eyrie.dataset.values import Reject, is_null, text_of
 

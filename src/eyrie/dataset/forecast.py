@@ -9,6 +9,7 @@ from eyrie.core import atomic
 from eyrie.core.errors import EyrieError
 from eyrie.core.estimate import estimate
 from eyrie.dataset import files
+from eyrie.dataset.gates import hub_cache
 from eyrie.dataset.hub import is_commit
 from eyrie.dataset.settings import Source
 
@@ -92,8 +93,7 @@ def _has_parts(ctx: Context, name: str, digests: dict[str, str]) -> bool:
 
 def _cached(ctx: Context, source: Source, revision: str, locked: dict[str, Any]) -> bool:
     """Whether the hub cache holds the locked files of a revision."""
-    home = os.environ.get("HF_HOME") or str(ctx.pipeline.root / "cache" / "huggingface")
-    folder = f"{home}/hub/datasets--{source.repository.replace('/', '--')}/snapshots/{revision}"
+    folder = f"{hub_cache(ctx)}/datasets--{source.repository.replace('/', '--')}/snapshots/{revision}"
     names = locked.get("files") or {}
     return bool(revision and names) and all(os.path.exists(f"{folder}/{name}") for name in names)
 

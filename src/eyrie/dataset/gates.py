@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eyrie.core import atomic
 from eyrie.core.errors import EyrieError
 from eyrie.dataset import files
 from eyrie.dataset.identity import MISSING
@@ -39,7 +40,30 @@ def gates(ctx: Context) -> list[dict[str, Any]]:
             for name, digest in values
             if digest == MISSING
         ]
+    if settings.max_prompt_tokens or settings.max_conversation_tokens:
+        out += _tokenizer(ctx)
     return out
+
+
+def _tokenizer(ctx: Context) -> list[dict[str, Any]]:
+    """Refuse before ten sources do: limits that need code of the model which may not be run."""
+    if ctx.settings.tokenizer or ctx.target.trust_remote_code:
+        return []
+    folder = ctx.input("target").out
+    if (folder / "tokenizer.json").is_file():
+        return []
+    config = atomic.read_json(folder / "tokenizer_config.json", {}) or {}
+    if "auto_map" not in config:
+        return []
+    return [
+        {
+            "name": "tokenizer",
+            "ok": False,
+            "message": "dataset: the token limits need the target's tokenizer, which is Python code of the model's "
+            "repository and is not run unasked. Set eyrie_target_trust_remote_code: true (its revision is pinned), "
+            "or eyrie_dataset_tokenizer to a tokenizer.json that counts the same.",
+        }
+    ]
 
 
 def _local(name: str, source: Any) -> dict[str, Any]:
@@ -53,6 +77,12 @@ def _local(name: str, source: Any) -> dict[str, Any]:
 def token_file(ctx: Context) -> Path:
     """Where the hub token is looked for after the environment."""
     return Path(ctx.settings.token_file or ctx.pipeline.root / "secrets" / "hf_token")
+
+
+def hub_cache(ctx: Context) -> Path:
+    """The hub client's cache, on the big disk: where a job under the supervisor has it (supervise/jobs.py)."""
+    declared = (ctx.pipeline.execution.get("environment") or {}).get("HF_HOME")
+    return Path(declared or os.environ.get("HF_HOME") or ctx.pipeline.root / "cache" / "hf") / "hub"
 
 
 def has_token(ctx: Context) -> bool:

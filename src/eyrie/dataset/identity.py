@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eyrie.core import spec
 from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import tool_versions
-from eyrie.dataset import files
+from eyrie.dataset import files, without
 from eyrie.dataset.prompts import data_file
 from eyrie.dataset.settings import Settings, Source
 
@@ -20,6 +20,8 @@ FORMAT = 1  # of the outputs
 MISSING = "missing"
 #: distributions whose version decides bytes, whatever the sources are
 TOOLS = ("orjson", "pyarrow")
+#: those that a tokenizer which is code of the model stands on
+CODE_TOOLS = ("tiktoken", "transformers")
 
 
 def identity(ctx: Context) -> dict[str, Any]:
@@ -32,17 +34,19 @@ def identity(ctx: Context) -> dict[str, Any]:
     own["excluded"] = {name: entry(settings.source(name)) for name in settings.exclude_sources}
     tools = list(TOOLS)
     if settings.max_prompt_tokens or settings.max_conversation_tokens:
-        tools.append("tokenizers")
+        tools += ["tokenizers", *(CODE_TOOLS if ctx.target.trust_remote_code and not settings.tokenizer else ())]
     if settings.dedup == "minhash":
         tools.append("datasketch")
     named = [*settings.selected.values(), *(settings.source(name) for name in settings.exclude_sources)]
     tools += [source.package for source in named if source.kind == "package"]
-    return {
+    found = {
         "format": FORMAT,
         "settings": own,
         "files": contents(ctx),
         "tools": {**tool_versions(tools), "unicode": unicodedata.unidata_version},
     }
+    came_in = without.of(ctx, found).came_in
+    return {**found, without.KEY: came_in} if came_in else found
 
 
 def entry(source: Source) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,35 +23,42 @@ NO_LIMIT = 1 << 60
 def counter(path: str, trust_remote_code: bool = False) -> Any:
     """A function from a list of texts to their token counts.
 
-    path: tokenizer.json, or a model's folder. A folder without tokenizer.json (tiktoken models) needs
-    trust_remote_code, because its tokenizer is code in the folder.
+    path: a tokenizer.json, or a model's folder, whose tokenizer is loaded as the tokens stage loads it: one that is
+    code in the folder (tiktoken models) needs trust_remote_code. Raises EyrieError.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism; threads under a fork hang
+    from eyrie.tokens.tokenizer import Tokenizer
+
     file = Path(path)
-    if file.is_dir() and (file / "tokenizer.json").is_file():
-        file = file / "tokenizer.json"
     if file.is_file():
-        from tokenizers import Tokenizer
+        import tokenizers
 
-        tokenizer = Tokenizer.from_file(str(file))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+        fast = tokenizers.Tokenizer.from_file(path)
+        fast.no_truncation()
+        fast.no_padding()
+        tokenizer = Tokenizer(fast=fast)
+    elif file.is_dir():
+        with _alone(file):
+            tokenizer = Tokenizer.load(file, trust_remote_code)
+    else:
+        raise EyrieError(
+            "token limits need the target's tokenizer, and it is not there.",
+            where=path,
+            todo="Bring the target (playbooks/train.yml does), or set the dataset's token limits to 0.",
+            code="tokenizer-missing",
+        )
+    return lambda texts: [len(ids) for ids in tokenizer.encode_batch(texts)]
 
-        def count(texts: list[str]) -> list[int]:
-            return [len(item.ids) for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-        return count
-    if file.is_dir() and trust_remote_code:
-        from transformers import AutoTokenizer
-
-        slow = AutoTokenizer.from_pretrained(str(file), trust_remote_code=True, local_files_only=True)
-        return lambda texts: [len(slow.encode(text, add_special_tokens=False)) for text in texts]
-    raise EyrieError(
-        f"token limits need the target's tokenizer, and there is no tokenizer.json in {path}.",
-        where="dataset.max_prompt_tokens",
-        todo="Set eyrie_dataset_tokenizer to a tokenizer.json, or the limits to 0.",
-        code="tokenizer-missing",
-    )
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One worker at a time: transformers copies a model's code into its cache, where another may be reading it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 class Limits:

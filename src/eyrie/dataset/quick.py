@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eyrie.dataset.adapters import Adapter
-from eyrie.dataset.canonical import REASONING_KEYS
+from eyrie.dataset.turn import REASONING_KEYS
 
 PLAIN = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
 

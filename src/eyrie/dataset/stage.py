@@ -7,6 +7,7 @@ from typing import Any
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Fault, Outcome, Stage, Work
 from eyrie.dataset import identity as identities
+from eyrie.dataset import without
 from eyrie.dataset.settings import Settings
 
 
@@ -29,6 +30,9 @@ class DatasetStage(Stage):
         from eyrie.dataset.gates import gates
 
         return gates(ctx)
+
+    def again(self, ctx: Context) -> list[dict[str, Any]]:
+        return without.again(ctx)
 
     def run(self, ctx: Context, work: Work) -> Outcome:
         from eyrie.dataset import engine

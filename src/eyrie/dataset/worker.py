@@ -70,10 +70,10 @@ def described(error: BaseException, folder: str = "") -> dict[str, Any]:
     if isinstance(error, MemoryError) or "realloc of size" in str(error) or "malloc of size" in str(error):
         return memory_error().as_dict()
     if isinstance(error, OSError):
-        from eyrie.dataset import hub
+        from eyrie.dataset import disk
 
-        if error.errno in hub.FULL:
-            return hub.disk_full(error, folder).as_dict()
+        if error.errno in disk.FULL:
+            return disk.disk_full(error, folder).as_dict()
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"{os.path.basename(frame[0].filename)}:{frame[0].lineno}" if frame else ""
     return EyrieError(f"{type(error).__name__}: {error}", where=where, code="unexpected").as_dict()

@@ -64,8 +64,11 @@ def interface_of(address: str) -> str:
 
 
 def stopped(said: str) -> bool:
-    """True when torchrun's last words say that a trainer ended by an orderly stop, here or on another host."""
-    return re.search(rf"exitcode\s*:\s*{STOPPED}\b", said) is not None
+    """True when torchrun's last words say that the first trainer to end did so by an orderly stop.
+
+    One that failed first takes the others along, and they may end by an orderly stop after it: that is a failure.
+    """
+    return re.search(rf"exitcode\s*:\s*{STOPPED}\b", said.rpartition("Root Cause")[2]) is not None
 
 
 def broken(settings: DraftSettings, said: str) -> EyrieError:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eyrie.core import atomic
+from eyrie.core import atomic, estimate
 from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError, GateError
 from eyrie.core.pipeline import Context
@@ -36,6 +36,13 @@ class DraftStage(Stage):
         """How many hosts train decides the batch; which they are does not."""
         nodes = len(ctx.settings.hosts)
         return {**super().identity(ctx), **({"nodes": nodes} if nodes > 1 else {})}
+
+    def forecast(self, ctx: Context) -> dict[str, Any]:
+        """From the prepared rows as soon as they are counted."""
+        record = ctx.input("tokens").record()
+        samples = (record.get("account") or {}).get("kept")
+        tokens = (record.get("figures") or {}).get("tokens")
+        return dict(estimate.estimate(self.name, ctx.pipeline.raw, samples=samples, tokens=tokens))
 
     def run(self, ctx: Context, work: Work) -> Outcome:
         started = time.monotonic()
@@ -100,16 +107,11 @@ class DraftStage(Stage):
 
     def carry(self, ctx: Context) -> list[Path]:
         """The exported draft, its control, its metrics, and what training goes on from."""
+        names = ("checkpoint", "untrained", "metrics.json", "train/metrics.jsonl")
+        every = ctx.pipeline.execution.get("port_checkpoints") == "all"
         return [
-            path
-            for path in (
-                ctx.out / "checkpoint",
-                ctx.out / "untrained",
-                ctx.out / "metrics.json",
-                ctx.out / "train" / "checkpoints",
-                ctx.out / "train" / "metrics.jsonl",
-            )
-            if path.exists()
+            *(ctx.out / name for name in names if (ctx.out / name).exists()),
+            *(item.path for item in needed_checkpoints(ctx.out / "train", ctx.settings, every)),
         ]
 
     def adopt(self, ctx: Context) -> None:
@@ -197,6 +199,23 @@ def finished(watch: Watch, train_dir: Path, settings: DraftSettings) -> Epoch | 
     assert chosen is not None
     steps = {item.global_step for item in checkpoints.find(train_dir / "checkpoints")}
     return chosen if chosen.global_step in steps else None
+
+
+def needed_checkpoints(train_dir: Path, settings: DraftSettings, every: bool = False) -> list[checkpoints.Checkpoint]:
+    """The whole checkpoints that training goes on from: the newest, and the best epoch's, which may be the one that is
+    exported in the end. every: all whole ones.
+    """
+    whole = checkpoints.find(train_dir / "checkpoints")
+    if every:
+        return whole
+    watch = Watch(train_dir / "metrics.jsonl", settings)
+    try:
+        watch.read()
+    except EyrieError:  # a run that went wrong tells so when it is resumed, not when it is carried
+        return whole
+    best = watch.curve.best
+    steps = {best.global_step} if best and settings.select == "best" else set()
+    return [item for item in whole if item is whole[-1] or item.global_step in steps]
 
 
 def view_figures(built: view.View) -> dict[str, Any]:

@@ -57,11 +57,14 @@ class Training:
             if self.feeding:
                 figures["window"] = self.feeding.stop()
         self.watch.read()
-        if status == STOPPED:
-            raise Interrupted("asked to stop", code="interrupted", todo="Run again: it resumes.")
+        if status == STOPPED or (status and group.stopped(trainer.last_lines(200))):  # torchrun's own status is 1 then
+            asked = self.work.stop_requested
+            raise Interrupted(
+                "asked to stop" if asked else "a trainer was asked to stop, by SIGTERM or on another host of its group",
+                code="interrupted",
+                todo="Run again: it resumes.",
+            )
         if status != 0:
-            if group.stopped(trainer.last_lines(200)):  # torchrun's own status is 1 then
-                raise Interrupted("asked to stop", code="interrupted", todo="Run again: it resumes.")
             if self.work.stop_requested:
                 raise Interrupted(
                     "asked to stop; the trainer had to be ended", code="interrupted", todo="Run again: it resumes."
@@ -169,9 +172,9 @@ def seed_from_fewer_epochs(ctx: Context) -> str | None:
             best = (epochs, str(record["fingerprint"]), source)
     if best is None:
         return None
-    newest = checkpoints.find(best[2] / "checkpoints")[-1]
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(newest.path, folder / newest.path.name, copy_function=_link)
+    for item in checkpoints.find(best[2] / "checkpoints"):  # the newest, and the best epoch's if that is another
+        shutil.copytree(item.path, folder / item.path.name, copy_function=_link)
     shutil.copy2(best[2] / "metrics.jsonl", ctx.out / "train" / "metrics.jsonl")
     if (best[2] / "untrained").exists():
         shutil.copytree(best[2] / "untrained", ctx.out / "train" / "untrained", dirs_exist_ok=True)

@@ -66,6 +66,18 @@ def status(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
     return moving.status(pipeline)
 
 
+def start_here(request: dict[str, Any]) -> dict[str, Any]:
+    from eyrie.port import here
+
+    return here.start(request)
+
+
+def status_here(request: dict[str, Any]) -> dict[str, Any]:
+    from eyrie.port import here
+
+    return here.status(request)
+
+
 def prove(request: dict[str, Any]) -> dict[str, Any]:
     """Check a pack where it lies (a spool, a saved run): every file by SHA-256; bad ones are removed."""
     from eyrie.core.fingerprint import HashCache

@@ -7,6 +7,7 @@ prepare  {spec, source, trees}                 destination  the folder that file
 send     {trees, manifest, sha256, to, limits} either       bring a pack's trees to a place, in the foreground
 start    {spec, ...as send}                    source       the same under the supervisor
 status   {spec}                                source       how far a started one is
+start_here, status_here {job, ...as send}      controller   the same without a supervisor; job: a folder for it
 check    {spec, folder, sha256}                destination  which files did not arrive as they left
 prove    {folder, sha256}                      controller   the same of a pack that stays where it is
 land     {spec, plan, folder, sha256}          destination  prove all files, put them in place, write the records
@@ -33,7 +34,7 @@ from eyrie.core.pipeline import Pipeline
 HOST_VERBS = ("survey", "plan", "pack", "prepare", "start", "status", "check", "land", "key", "probe")
 GROUP_VERBS = ("identities", "agree")
 #: without a spec: they work on a pack or on a link
-PLAIN_VERBS = ("send", "prove", "measure")
+PLAIN_VERBS = ("send", "start_here", "status_here", "prove", "measure")
 
 
 def parser() -> argparse.ArgumentParser:

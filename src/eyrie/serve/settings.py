@@ -19,7 +19,6 @@ COMPUTED = {
     "model", "model_path", "served_model_name", "host", "port", "speculative_config", "kv_transfer_config",
     "speculative_algorithm", "speculative_draft_model_path",
 }  # fmt: skip
-SECRET_NAME = re.compile(r"TOKEN$|SECRET|PASSWORD|PASSWD|API_KEY|CREDENTIAL", re.IGNORECASE)
 
 
 @dataclass
@@ -128,7 +127,7 @@ def _refuse_computed(where: str, args: dict[str, Any]) -> None:
 
 def _refuse_secrets(where: str, names: list[str]) -> None:
     for name in names:
-        if SECRET_NAME.search(name):
+        if spec.SECRET_NAME.search(name):
             raise ValueError(
                 f"{where} sets {name}: a secret must not stand in arguments or the environment. "
                 "Name a file of mode 0600 under server.secrets."

@@ -101,12 +101,24 @@ def _listing(api: Any, source: Source) -> list[RemoteFile]:
         )
     found = []
     for item in info.siblings or []:
+        if not inside(item.rfilename):
+            raise EyrieError(
+                f"The hub lists a file that would lie elsewhere: {item.rfilename!r}.",
+                where=source.repository,
+                code="hub-hostile-name",
+                todo="Do not use this repository or mirror.",
+            )
         if not any(fnmatch.fnmatch(item.rfilename, pattern) for pattern in IGNORED):
             digest = item.lfs.sha256 if item.lfs else None
             found.append(RemoteFile(item.rfilename, int(item.size or 0), digest))
     if not found:
         raise EyrieError("The repository lists no files at that commit.", where=source.repository, code="hub-empty")
     return found
+
+
+def inside(name: str) -> bool:
+    """Whether a relative name stays below the folder that it is put into."""
+    return not (name.startswith("/") or "\\" in name or ".." in name.split("/"))
 
 
 def _check_disk(part: Path, files: list[RemoteFile], total: int) -> None:

@@ -137,9 +137,19 @@ def test_a_branch_is_no_revision() -> None:
         ({"rot": "/x"}, r"unknown key 'rot'. Did you mean 'root'\?"),
         ({"root": ""}, "key 'root' is missing or empty"),
         ({"stages": {"drat": {}}}, r"there is no stage 'drat'. Did you mean 'draft'\?"),
+        ({"execution": {"environment": {"WANDB_API_KEY": "x"}}}, "WANDB_API_KEY must not stand in the spec"),
     ],
 )
 def test_the_whole_spec_is_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     raw = {"root": str(tmp_path), "run": "main", "target": target(), "stages": {"dataset": {}}, **change}
     with pytest.raises(SpecError, match=message):
         Pipeline(raw)
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc", "a/b", "..", ".hidden", "-x", "a b", "a\nb", "a;b", "x" * 101, "ä"])
+def test_names_that_become_folders_cannot_lead_elsewhere(tmp_path: Path, name: str) -> None:
+    raw = {"root": str(tmp_path), "run": "main", "target": target(), "stages": {"dataset": {}}}
+    with pytest.raises(SpecError, match="run .* names a folder"):
+        Pipeline({**raw, "run": name})
+    with pytest.raises(SpecError, match="name .* names a folder"):
+        Pipeline({**raw, "target": target(name=name)})

@@ -66,7 +66,7 @@ def test_a_pinned_revision_is_what_is_read_and_locked(tmp_path, hub):
     assert (locked["revision"], list(locked["files"])) == (ONE, ["train.jsonl"])
     assert all(ONE in path for path in hub.paths() if "resolve" in path)
     assert json.loads((ctx.out / "lock.json").read_text())["one"]["files"] == locked["files"]
-    assert str(tmp_path / "root/cache/huggingface") in str(next((tmp_path / "root").rglob("train.jsonl")))
+    assert str(tmp_path / "root/cache/hf") in str(next((tmp_path / "root").rglob("train.jsonl")))
 
 
 def test_another_pin_is_a_difference_in_the_plan(tmp_path, hub):
@@ -215,7 +215,7 @@ def test_offline_uses_the_cache_and_names_it(tmp_path, hub, monkeypatch):
     with pytest.raises(EyrieError, match="is not in the cache") as caught:
         run(value(tmp_path, hub, {"one": entry()}, offline=True))
     assert "HF_HUB_OFFLINE" in str(caught.value)
-    assert str(tmp_path / "root/cache/huggingface/hub") in str(caught.value)
+    assert str(tmp_path / "root/cache/hf/hub") in str(caught.value)
     assert hub.requests == []
     run(value(tmp_path, hub, {"one": entry()}))
     asked = len(hub.requests)

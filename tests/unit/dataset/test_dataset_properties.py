@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from eyrie.dataset import mix, readers
 from eyrie.dataset.adapters import Adapter
-from eyrie.dataset.canonical import ROLES
 from eyrie.dataset.keys import folded, prompt_key, turns_key
+from eyrie.dataset.turn import ROLES
 from eyrie.dataset.values import Reject, mended
 
 pytestmark = pytest.mark.node

@@ -9,6 +9,7 @@ from eyrie.core import spec
 from eyrie.core.errors import EyrieError, GateError, SpecError
 from eyrie.draft import checkpoints, hardware, launch, results, view
 from eyrie.draft.settings import DraftSettings
+from eyrie.draft.stage import needed_checkpoints
 from eyrie.draft.view import Sample, View
 from eyrie.draft.watch import Watch
 
@@ -114,6 +115,31 @@ def test_pruning_keeps_the_newest_and_the_protected(tmp_path):
         whole(tmp_path, step)
     checkpoints.prune(tmp_path, keep=2, protect={20})
     assert [item.global_step for item in checkpoints.find(tmp_path)] == [20, 40, 50]
+
+
+@pytest.mark.parametrize(
+    ("select", "every", "kept"), [("best", False, [20, 50]), ("last", False, [50]), ("best", True, [10, 20, 30, 40, 50])]
+)
+def test_what_training_goes_on_from_is_carried(tmp_path, select, every, kept):
+    """The newest whole checkpoint, and the best epoch's, which may be exported in the end."""
+    for step in (10, 20, 30, 40, 50):
+        whole(tmp_path / "checkpoints", step)
+    (whole(tmp_path / "checkpoints", 60) / "model.safetensors").unlink()
+    lines = [{"plan": {"global_step": 0, "steps_per_epoch": 20, "epochs": 3, "samples_per_step": 1}}]
+    for step in range(50):
+        lines.append({"global_step": step, "epoch": step // 20, "train": {"loss": 2.0, "full_acc_0": 0.1}})
+        if step % 20 == 19:
+            lines.append({"epoch": step // 20, "val": {"loss_epoch": 1.0 + step / 100}})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = needed_checkpoints(tmp_path, spec.load(DraftSettings, {"select": select}, "draft"), every)
+    assert [item.global_step for item in found] == kept
+
+
+def test_without_metrics_the_newest_checkpoint_is_carried(tmp_path):
+    assert needed_checkpoints(tmp_path, DraftSettings()) == []
+    whole(tmp_path / "checkpoints", 10)
+    whole(tmp_path / "checkpoints", 20)
+    assert [item.global_step for item in needed_checkpoints(tmp_path, DraftSettings())] == [20]
 
 
 # -- hardware ----------------------------------------------------------------------------------------------

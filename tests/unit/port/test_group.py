@@ -102,6 +102,9 @@ def test_an_orderly_stop_of_another_host_is_no_loss() -> None:
     assert not group.stopped(said.format(1))
     assert not group.stopped(said.format(-9))
     assert not group.stopped("")
+    others = "Failures:\n[1]:\n  host      : a\n  exitcode  : 75 (pid: 4712)\n"
+    assert not group.stopped(others + said.format(1)), "the trainer that failed first took the other along"
+    assert group.stopped(others + said.format(75))
 
 
 def test_only_what_this_attempt_said_counts(tmp_path: Path) -> None:

@@ -149,3 +149,12 @@ def test_offline_mode_of_other_stages_does_not_stop_this_one(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert runner.run(declared(pipeline, hub), "target")["status"] == "done"
     assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+@pytest.mark.parametrize("name", ["../../escaped.safetensors", "/tmp/escaped.safetensors", "a/../../escaped.json", "..\\x.json"])
+def test_a_file_that_would_lie_elsewhere_is_refused(pipeline: Make, hub: FakeHub, tmp_path: Path, name: str) -> None:
+    hub.files[name] = b"hostile"
+    with pytest.raises(EyrieError, match="would lie elsewhere") as caught:
+        runner.run(declared(pipeline, hub), "target")
+    assert caught.value.code == "hub-hostile-name"
+    assert not list(tmp_path.rglob("*escaped*"))
