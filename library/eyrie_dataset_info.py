@@ -34,8 +34,8 @@ EXAMPLES = r"""
 RETURN = r"""
 sources:
   description:
-    - Per source its name, act (C(keep), C(process) or C(fetch and process)), fetch and read in bytes, revision, and
-      was (the locked revision where it differs).
+    - Per source its name, act (C(keep), C(process), C(fetch and process), or C(try again) for one that the last mix
+      went without), fetch and read in bytes, revision, and was (the locked revision where it differs).
   type: list
   elements: dict
   returned: always
@@ -92,6 +92,9 @@ def lines(sources, plan):
         if source["was"]:
             text += " (was %s)" % source["was"][:12]
         shown.append(text)
+    for item in plan["differences"]:
+        if item["name"] == "sources" and item["desired"] == "will be tried again":
+            shown.append("%s: %s." % (item["current"], item["desired"]))
     fetch = sum(source["fetch"] for source in sources)
     shown.append("Downloads: %s. Gates: %s" % (human_bytes(fetch), gates(plan)))
     return shown

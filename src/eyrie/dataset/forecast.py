@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eyrie.core import atomic
 from eyrie.core.errors import EyrieError
 from eyrie.core.estimate import estimate
-from eyrie.dataset import files
+from eyrie.dataset import files, without
 from eyrie.dataset.gates import hub_cache
 from eyrie.dataset.hub import is_commit
 from eyrie.dataset.settings import Source
@@ -25,12 +25,16 @@ PACKED = 3.0  # text in a Parquet or gzip file is about this much larger than th
 def forecast(ctx: Context) -> dict[str, Any]:
     """{bytes, seconds, basis, sources: [{name, act, fetch, read, revision, was}]}; bytes to be written in all.
 
-    act: keep (its parts are there), process, or fetch and process. was: the locked revision where it differs.
+    act: keep (its parts are there), process, fetch and process, or try again. was: the locked revision where it differs.
     """
     settings = ctx.settings
     lock = read_lock(ctx)
     named = dict.fromkeys([*settings.sources, *settings.exclude_sources])
     sources = [_source(ctx, name, settings.source(name), lock.get(name) or {}) for name in named]
+    tried = without.of(ctx, ctx.identity).open
+    for item in sources:
+        if item["name"] in tried:
+            item["act"] = "try again"
     mix = estimate(ctx.name, ctx.pipeline.raw)
     fetch = sum(item["fetch"] for item in sources)
     read = sum(item["read"] for item in sources)

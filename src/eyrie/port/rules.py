@@ -49,6 +49,7 @@ def _number(value: Any) -> bool:
 
 
 _DATA = "the files are data once written; the version that wrote them is kept in the record"
+_LATE = "which sources came in at a later try says how the table came about: it is carried with their rows"
 _SAMPLED = (
     "sampled tokens are the target's own on any engine: at another batch shape one engine differs as much from itself"
 )
@@ -63,6 +64,7 @@ _SHARES = "a draft does not tell how many processes trained it; unfinished train
 RULES: tuple[Rule, ...] = (
     Rule("target", "tools.*", Verdict.VALID, "the model's files are compared by SHA-256, not by who wrote them"),
     Rule("dataset", "tools.*", Verdict.VALID, _DATA),
+    Rule("dataset", "came_in", Verdict.VALID, _LATE),
     Rule("responses", "tools.*", Verdict.VALID, _SAMPLED),
     Rule("responses", "serving.args.quantization", Verdict.VALID, _QUANTISED),
     Rule("responses", "serving.args.*dtype", Verdict.VALID, _QUANTISED),

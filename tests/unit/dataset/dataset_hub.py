@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 
 @dataclass
@@ -60,6 +60,30 @@ def commit(number: int) -> str:
     return hashlib.sha1(str(number).encode()).hexdigest()
 
 
+def described(files: dict[str, bytes], path: str) -> list[dict[str, Any]]:
+    """A file or a folder as the hub describes it; [] where there is none."""
+    if path in files:
+        data = files[path]
+        digest = hashlib.sha256(data).hexdigest()
+        lfs = {"oid": digest, "size": len(data), "pointerSize": 130}
+        return [{"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest(), "lfs": lfs}]
+    if any(name.startswith(f"{path}/") for name in files):
+        return [{"type": "directory", "path": path, "oid": commit(len(path))}]
+    return []
+
+
+def tree(files: dict[str, bytes], folder: str, recursive: bool) -> list[dict[str, Any]]:
+    """What lies in a folder, or in all below it."""
+    base = f"{folder}/" if folder else ""
+    paths = set()
+    for name in files:
+        if name.startswith(base):
+            words = name.removeprefix(base).split("/")
+            steps = range(1, len(words) + 1) if recursive else (1,)
+            paths |= {base + "/".join(words[:step]) for step in steps}
+    return [item for path in sorted(paths) for item in described(files, path)]
+
+
 def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,6 +95,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.serve()
 
         def do_GET(self) -> None:
+            self.serve()
+
+        def do_POST(self) -> None:
+            self.form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
             self.serve()
 
         def serve(self) -> None:
@@ -90,6 +118,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def route(self, path: str, authorization: str) -> None:
             kind = "api" if path.startswith("/api/") else self.command
+            if not path.startswith(("/api/datasets/", "/datasets/")):
+                self.answer(404, b"{}")  # what the hub's other servers answer of data sets that they do not know
+                return
             if hub.down:
                 self.connection.close()
                 return
@@ -120,7 +151,14 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.answer(404, b'{"error": "Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
                 return
             if kind == "api":
-                self.answer(200, json.dumps(self.info(name, sha, repository)).encode())
+                files = repository.commits[sha]
+                if rest[:1] == ["tree"]:
+                    found: Any = tree(files, "/".join(rest[2:]), "recursive=True" in self.path)
+                elif rest[:1] == ["paths-info"]:
+                    found = [item for path in self.form["paths"] for item in described(files, path)]
+                else:
+                    found = self.info(name, sha, repository)
+                self.answer(200, json.dumps(found).encode())
             else:
                 self.file(repository.commits[sha].get("/".join(rest[2:])), sha)
 
