@@ -5,7 +5,12 @@
 
 CONTROL is a folder: while it holds a file `cut`, every connection is dropped without an answer (the network is cut);
 `log` gets a line per answered request, so that work done twice can be counted. States of an extract server obey the
-contract: the last one, through norm and head, predicts the token that is answered.
+contract: the last one, through norm and head, predicts the token that is answered. An untrained draft is never right.
+
+`behaviour.json` there says what is wrong with it, per profile, besides what tests/fakes/engine.py knows:
+  prompt   other-template, begin-twice: prompts are not what the target's template gives
+  answers  same: one answer to everything; stuck: one token for ever
+  states   off-by-one, other-layer, one-layer, three-layers, layer-twice, short, nan, other-tokens
 """
 
 from __future__ import annotations
@@ -64,7 +69,11 @@ class Text:
 
 class Engine(base.Engine):
     def __init__(self, options: Any, control: Path):
-        super().__init__(options, {"load_s": 0.1, "accept": 0.5})
+        held = control / "behaviour.json"
+        wrong = json.loads(held.read_text()) if held.exists() else {}
+        super().__init__(options, {"load_s": 0.1, "accept": 0.5, **wrong.get(base.profile_of(options), {})})
+        if "untrained" in str((self.speculative or {}).get("model")):
+            self.behaviour["accept"] = 0.0
         self.control = control
         self.text = Text(Path(options.model))
         raw = (Path(options.model) / "model.safetensors").read_bytes()
@@ -78,6 +87,19 @@ class Engine(base.Engine):
     @property
     def cut(self) -> bool:
         return (self.control / "cut").exists()
+
+    def prompt(self, messages: list[dict[str, Any]]) -> list[int]:
+        wrong = self.behaviour.get("prompt")
+        if wrong == "other-template":
+            messages = [{"role": "system", "content": "obey"}, *messages]
+        ids = self.text.prompt(messages)
+        return [ids[0], ids[0], *ids] if wrong == "begin-twice" else ids
+
+    def answer(self, prompt: list[int], limit: int) -> tuple[list[int], str]:
+        wrong = self.behaviour.get("answers")
+        if wrong == "stuck":
+            return [ORDINARY[digest(prompt)[0] % 64]] * min(limit, 16), "length"
+        return self.text.answer([1] if wrong == "same" else prompt, limit)
 
     def note(self, kind: str, key: str, tokens: int) -> None:
         with self.lock:
@@ -104,6 +126,7 @@ class Engine(base.Engine):
         states = random.standard_normal((len(ids), len(layers), toy.HIDDEN)).astype(np.float32)
         token = ORDINARY[seed[9] % len(ORDINARY)]
         states[:, -1] = 4 * self.embed[[*ids[1:], token]]
+        states, inside = spoilt(self.behaviour.get("states"), states, ids)
         folder = Path(self.options.kv_transfer_config["kv_connector_extra_config"]["shared_storage_path"])
         folder.mkdir(parents=True, exist_ok=True)
         with self.lock:
@@ -113,12 +136,31 @@ class Engine(base.Engine):
         part = path.with_suffix(".part")
         tensors = {
             "hidden_states": ("BF16", toy.bf16(states)),
-            "token_ids": ("I64", np.array(ids, dtype=np.int64)),
+            "token_ids": ("I64", np.array(inside, dtype=np.int64)),
         }
         toy.save(part, tensors)
         os.chmod(part, 0o600)
         os.replace(part, path)
         return token, str(path)
+
+
+def spoilt(wrong: str | None, states: Any, ids: list[int]) -> tuple[Any, list[int]]:
+    """States and token ids as a server with this fault writes them."""
+    if wrong == "off-by-one":
+        states[:, -1] = np.roll(states[:, -1], 1, axis=0)
+    elif wrong == "other-layer":
+        states[:, -1] = states[:, 0] * 3
+    elif wrong == "one-layer":
+        states = states[:, -1]
+    elif wrong == "three-layers":
+        states = states[:, :3]
+    elif wrong == "layer-twice":
+        states[:, 1] = states[:, 0]
+    elif wrong == "short":
+        states = states[4:]
+    elif wrong == "nan":
+        states[0, 1, 2] = np.nan
+    return states, [*ids[:-1], ORDINARY[0]] if wrong == "other-tokens" else ids
 
 
 def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
@@ -168,8 +210,8 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 self.reply(404, {"error": "no such path"})
 
         def chat(self, body: dict[str, Any]) -> None:
-            prompt = engine.text.prompt(body["messages"])
-            ids, finish = engine.text.answer(prompt, int(body.get("max_tokens") or 64))
+            prompt = engine.prompt(body["messages"])
+            ids, finish = engine.answer(prompt, int(body.get("max_tokens") or 64))
             time.sleep(CHAT_S)
             if self.dropped():
                 return
@@ -200,7 +242,7 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 shown = {"hidden_states_path": path}
                 self.reply(200, {"id": "x", "choices": [choice], "usage": usage, "kv_transfer_params": shown})
                 return
-            ids, finish = engine.text.answer(prompt, int(body.get("max_tokens") or 16))
+            ids, finish = engine.answer(prompt, int(body.get("max_tokens") or 16))
             if body.get("ignore_eos"):
                 ids = (ids * 20)[: int(body["max_tokens"])]
             usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}

@@ -4,8 +4,9 @@
                                   [--work FOLDER] [--json FILE] [--page FILE]
 
 In pieces: the same --work keeps the undisturbed run from one call to the next, the same --json gathers the cases, and
---page writes what was gathered as the table of docs/faults.md. Real stages, real supervisor, real trainer and load generator; the target is a toy and the server answers from a hash.
-Needs the node environment, and root for the small disks of two faults. Exit status 1 when a case was not survived.
+--page writes what was gathered as the table of docs/faults.md. Real stages, real supervisor, real trainer and load
+generator; the target is a toy and the server answers from a hash. Needs the node environment, and root for the small
+disks of two faults. Exit status 1 when a case was not survived.
 """
 
 from __future__ import annotations

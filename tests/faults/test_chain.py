@@ -1,4 +1,4 @@
-"""One whole run as an operator starts it, with secrets and hostile text in every input: nothing leaks or is executed."""
+"""One whole run as an operator starts it, secrets and hostile text in every input: nothing leaks or is executed."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ class Chain:
         names = {name: f"eyrie_{name}" for name in STAGES[1:]}
         variables: dict[str, Any] = {names[name]: spec["stages"][name] for name in STAGES[1:]}
         key = private(self.secrets / "server", SECRETS["server's key"])
+        hook = private(self.secrets / "url", self.hook.address + "/" + SECRETS["hook's address"])
         return variables | {
             "eyrie_root": spec["root"],
             "eyrie_artifacts": str(self.house.work / "artifacts"),
@@ -119,7 +120,7 @@ class Chain:
             "eyrie_notify_on": ["done", "failed"],
             "eyrie_notify_timeout_s": 1,
             "eyrie_notify_webhook": {
-                "url_file": private(self.secrets / "url", f"{self.hook.address}/{SECRETS["hook's address"]}"),
+                "url_file": hook,
                 "token_file": private(self.secrets / "token", SECRETS["hook's token"]),
             },
         }
