@@ -149,7 +149,7 @@ def test_the_whole_spec_is_checked(tmp_path: Path, change: dict[str, Any], messa
 @pytest.mark.parametrize("name", ["../up", "/etc", "a/b", "..", ".hidden", "-x", "a b", "a\nb", "a;b", "x" * 101, "ä"])
 def test_names_that_become_folders_cannot_lead_elsewhere(tmp_path: Path, name: str) -> None:
     raw = {"root": str(tmp_path), "run": "main", "target": target(), "stages": {"dataset": {}}}
-    with pytest.raises(SpecError, match="run .* names a folder"):
+    with pytest.raises(SpecError, match=r"run .* names a folder"):
         Pipeline({**raw, "run": name})
-    with pytest.raises(SpecError, match="name .* names a folder"):
+    with pytest.raises(SpecError, match=r"name .* names a folder"):
         Pipeline({**raw, "target": target(name=name)})

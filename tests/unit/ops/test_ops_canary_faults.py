@@ -264,6 +264,12 @@ def _(canary: Canary) -> None:
     canary.status["draft"] = "failed"
 
 
+@seed("versions moved since a stage ran", "stages", "absent since it ran: tools.vllm 0.32.0 -> 0.33.0")
+def _(canary: Canary) -> None:
+    canary.status["draft"] = "absent"
+    canary.moved["draft"] = "tools.vllm 0.32.0 -> 0.33.0"
+
+
 @seed("a table is torn", "template", "could not be checked")
 def _(canary: Canary) -> None:
     path = canary.folders["responses"] / "responses.parquet"

