@@ -56,8 +56,8 @@ faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, and a run 
 short-faults:
 	$(MAKE) faults SHORT=1
 
-molecule: $(VENV)/test ## the container scenarios: systemd, SSH, two hosts
-	PATH="$(CURDIR)/$(BIN):$$PATH" molecule/run
+molecule: $(VENV)/test ## the container scenarios: systemd, SSH; SCENARIO=port: two hosts, the real model, some minutes
+	PATH="$(CURDIR)/$(BIN):$$PATH" molecule/run $(SCENARIO)
 
 sbom: $(AUDIT)/done ## CycloneDX bills of materials of the controller's and the nodes' environments, in build/sbom
 	mkdir -p build/sbom
