@@ -35,21 +35,6 @@ for arguments in json.loads(sys.stdin.read()):
 print(json.dumps(out))
 """
 
-CARD = """---
-configs:
-- config_name: short
-  default: true
-  data_files:
-  - split: train
-    path: short/train-*.parquet
-  - split: test
-    path: short/test-*.parquet
-- config_name: long
-  data_files:
-  - split: train
-    path: [long/one.jsonl, long/two.jsonl.gz]
----
-"""
 CONFIGS = [
     {
         "config_name": "short",
@@ -59,8 +44,14 @@ CONFIGS = [
             {"split": "test", "path": "short/test-*.parquet"},
         ],
     },
-    {"config_name": "long", "data_files": [{"split": "train", "path": ["long/one.jsonl", "long/two.jsonl.gz"]}]},
+    {"config_name": "long", "data_files": [{"split": "train", "path": "long/train-*"}]},
 ]
+NAMED = [{"config_name": "mine", "data_files": [{"split": "train", "path": ["one.jsonl", "two.jsonl.gz"]}]}]
+
+
+def card(configs: list[dict]) -> bytes:
+    """README.md of a repository; YAML reads JSON."""
+    return f"---\nconfigs: {json.dumps(configs)}\n---\n".encode()
 
 
 def table(name: str, count: int) -> bytes:
@@ -76,24 +67,32 @@ def lines(name: str, count: int) -> bytes:
     return "".join(json.dumps(chat(f"{name} {n} \u00fc", "a\n")) + "\n" for n in range(count)).encode()
 
 
-def files(prefix: str) -> dict[str, bytes]:
+def tables(prefix: str) -> dict[str, bytes]:
     return {
-        "README.md": CARD.encode(),
+        "README.md": card(CONFIGS),
         "short/train-00000-of-00002.parquet": table(f"{prefix} first", 4),
         "short/train-00001-of-00002.parquet": table(f"{prefix} second", 3),
         "short/test-00000-of-00001.parquet": table(f"{prefix} test", 2),
-        "long/one.jsonl": lines(f"{prefix} one", 3),
-        "long/two.jsonl.gz": gzip.compress(lines(f"{prefix} two", 3)),
-        "long/three.jsonl": lines(f"{prefix} three", 3),
+        "long/train-00000-of-00001.parquet": table(f"{prefix} long", 6),
+    }
+
+
+def texts(prefix: str) -> dict[str, bytes]:
+    return {
+        "README.md": card(NAMED),
+        "one.jsonl": lines(f"{prefix} one", 3),
+        "two.jsonl.gz": gzip.compress(lines(f"{prefix} two", 3)),
+        "three.jsonl": lines(f"{prefix} three", 3),
     }
 
 
 @pytest.fixture(scope="module")
 def hub():
-    """A repository with two configurations whose branch has moved on, a gated one, and one that is a script."""
+    """Repositories with configurations whose branch has moved on, a gated one, and one that is a script."""
     plain = Repository({ONE: {"data/train-0.jsonl": lines("by custom", 5), "README.md": b""}}, {"main": ONE})
     repositories = {
-        "org/carded": Repository({ONE: files("old"), TWO: files("new")}, {"main": TWO}, card={"configs": CONFIGS}),
+        "org/tables": Repository({ONE: tables("old"), TWO: tables("new")}, {"main": TWO}, card={"configs": CONFIGS}),
+        "org/texts": Repository({ONE: texts("old"), TWO: texts("new")}, {"main": TWO}, card={"configs": NAMED}),
         "org/plain": plain,
         "org/gated": Repository(plain.commits, plain.branches, gated=True),
         "org/script": Repository({ONE: {"script.py": b"raise SystemExit", "README.md": b""}}, {"main": ONE}),
@@ -105,17 +104,17 @@ def hub():
 @pytest.fixture(scope="module")
 def client(hub, tmp_path_factory):
     """What the library answers, by name of the question."""
-    pinned = {"path": "org/carded", "revision": ONE, "split": "train"}
-    plain = {"path": "org/plain", "revision": ONE, "split": "train"}
+    pinned = {"revision": ONE, "split": "train"}
     asked = {
-        "short": pinned | {"name": "short"},
-        "long": pinned | {"name": "long"},
-        "default": pinned,
-        "streamed": pinned | {"name": "long", "streaming": True},
-        "plain": plain,
-        "gated": plain | {"path": "org/gated"},
-        "opened": plain | {"path": "org/gated", "token": hub.token},
-        "script": plain | {"path": "org/script"},
+        "short": pinned | {"path": "org/tables", "name": "short"},
+        "long": pinned | {"path": "org/tables", "name": "long"},
+        "default": pinned | {"path": "org/tables"},
+        "texts": pinned | {"path": "org/texts"},
+        "streamed": pinned | {"path": "org/texts", "streaming": True},
+        "plain": pinned | {"path": "org/plain"},
+        "gated": pinned | {"path": "org/gated"},
+        "opened": pinned | {"path": "org/gated", "token": hub.token},
+        "script": pinned | {"path": "org/script"},
     }
     home = tmp_path_factory.mktemp("home")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
@@ -157,17 +156,24 @@ def test_the_library_and_the_stage_read_the_same_rows(tmp_path, hub, client):
         tmp_path,
         hub,
         {
-            "short": {"repository": "org/carded", "config": "short"},
-            "long": {"repository": "org/carded", "config": "long"},
-            "default": {"repository": "org/carded"},
+            "short": {"repository": "org/tables", "config": "short"},
+            "long": {"repository": "org/tables", "config": "long"},
+            "default": {"repository": "org/tables"},
+            "texts": {"repository": "org/texts"},
             "plain": {"repository": "org/plain"},
         },
     )
-    assert {name: len(mine) for name, mine in found.items()} == {"short": 7, "long": 6, "default": 7, "plain": 5}
+    assert {name: len(mine) for name, mine in found.items()} == {
+        "short": 7,
+        "long": 6,
+        "default": 7,
+        "texts": 6,
+        "plain": 5,
+    }
     for name, mine in found.items():
         assert mine == client[name], name
     assert found["short"][0]["messages"][0]["content"] == "old first 0", "the pin is read, not the branch"
-    assert client["streamed"] == client["long"]
+    assert client["streamed"] == client["texts"]
 
 
 def test_a_token_opens_the_gate_for_both(tmp_path, hub, client, monkeypatch):
