@@ -19,8 +19,8 @@ options:
         reused; C(pack) lists what travels with its checksums; C(prepare) makes the folder that it arrives in.
       - C(key) makes or removes the key pair of one port; C(probe) measures the link from host to host, C(measure) the
         way through the controller.
-      - C(start) sends under the source's supervisor and C(wait) looks at that; with O(sources) a process of its own sends
-        from this machine, and O(request) names the folder of that job. C(send) sends in the foreground.
+      - C(start) sends under the source's supervisor and C(wait) looks at that; with O(sources) a process of its own
+        sends from this machine, and O(request) names the folder of that job. C(send) sends in the foreground.
       - C(check) names what did not arrive as it left; C(prove) does so where the pack lies; C(land) puts it in place.
       - C(identities) and C(agree) compare the hosts of a group.
       - C(teardown_plan), C(teardown_pack), C(teardown_mark) say, list and remember what is saved of a host.

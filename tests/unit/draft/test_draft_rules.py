@@ -118,7 +118,8 @@ def test_pruning_keeps_the_newest_and_the_protected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("select", "every", "kept"), [("best", False, [20, 50]), ("last", False, [50]), ("best", True, [10, 20, 30, 40, 50])]
+    ("select", "every", "kept"),
+    [("best", False, [20, 50]), ("last", False, [50]), ("best", True, [10, 20, 30, 40, 50])],
 )
 def test_what_training_goes_on_from_is_carried(tmp_path, select, every, kept):
     """The newest whole checkpoint, and the best epoch's, which may be exported in the end."""
