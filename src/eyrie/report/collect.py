@@ -11,7 +11,7 @@ from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import short
 from eyrie.core.pipeline import Context
 from eyrie.draft import parity
-from eyrie.report import frequencies, training
+from eyrie.report import frequencies, masked, training
 
 SCHEMA = 1
 
@@ -46,6 +46,7 @@ def gather(ctx: Context) -> dict[str, Any]:
         "lossless": results.get("lossless"),
         "predecessor": {"version": results["predecessor"], "against": decision["predecessor"]},
         "supervision": supervision(ctx),
+        "audit": masked.figures(masked.read(ctx.input("tokens").out)),
         "vocabulary": atomic.read_json(ctx.input("tokens").out / "vocab.json", None),
         "training": training.read(metrics),
         "vocabulary_curve": vocabulary_curve(ctx),

@@ -1,97 +1,80 @@
-"""Training samples as text, with what the loss sees marked."""
+"""The tokens stage's loss-mask audit: what is supervised per source, what was cut or left out, samples as text."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from eyrie.core import atomic
+
+#: reasons for which a turn has nothing that a loss could see
+ZERO_MASK = ("nothing_supervised", "prompt_fills_window", "too_few_supervised")
 
 
-class Decoder(Protocol):
-    def decode(self, ids: list[int]) -> str:
-        """Text of token ids, special tokens included."""
+def read(tokens: Path) -> dict[str, Any]:
+    """audit.json of the tokens stage's folder; {} where there is none."""
+    value = atomic.read_json(tokens / "audit.json", {})
+    return value if isinstance(value, dict) else {}
 
 
-def samples(tokens: Path, target: Path, trust_remote_code: bool, count: int, limit: int) -> list[dict[str, Any]]:
-    """`count` rows spread over the training data: {source, length, supervised, shown, cut, parts: [{on, text}]}."""
-    if not count:
-        return []
-    rows = spread(tokens, count)
-    decoder = tokenizer(target, trust_remote_code) if rows else None
-    return [sample(row, decoder, limit) for row in rows if decoder]
-
-
-def spread(tokens: Path, count: int) -> list[dict[str, Any]]:
-    """Rows of data/ at even distances, with their source; only these rows are read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files = sorted((tokens / "data").glob("data-*.arrow"))
-    if not files or not (tokens / "samples.parquet").exists():
-        return []
-    sources = pq.read_table(tokens / "samples.parquet", columns=["source"]).column("source")
-    places = [number * len(sources) // count for number in range(min(count, len(sources)))]
-    found, start = [], 0
-    for file in files:
-        with pa.memory_map(str(file)) as stream:
-            for batch in pa.ipc.open_stream(stream):
-                for place in places:
-                    if start <= place < start + batch.num_rows:
-                        row = batch.slice(place - start, 1).to_pylist()[0]
-                        found.append({**row, "source": sources[place].as_py()})
-                start += batch.num_rows
-    return found
-
-
-def tokenizer(target: Path, trust_remote_code: bool) -> Decoder:
-    """The target's tokenizer; its own file where there is one, which loads in a tenth of the time."""
-    if (target / "tokenizer.json").is_file():
-        from tokenizers import Tokenizer
-
-        return _Fast(Tokenizer.from_file(str(target / "tokenizer.json")))
-    from transformers import AutoTokenizer
-
-    return _Slow(AutoTokenizer.from_pretrained(str(target), trust_remote_code=trust_remote_code))
-
-
-class _Fast:
-    def __init__(self, of_file: Any):
-        self._of_file = of_file
-
-    def decode(self, ids: list[int]) -> str:
-        return str(self._of_file.decode(ids, skip_special_tokens=False))
-
-
-class _Slow:
-    def __init__(self, of_library: Any):
-        self._of_library = of_library
-
-    def decode(self, ids: list[int]) -> str:
-        return str(self._of_library.decode(ids, skip_special_tokens=False))
-
-
-def sample(row: dict[str, Any], decoder: Decoder, limit: int) -> dict[str, Any]:
-    """One row's text in runs of equal mask."""
-    ids, mask = list(row["input_ids"]), [bool(value) for value in row["loss_mask"]]
-    shown = min(limit, len(ids))
+def figures(audit: dict[str, Any]) -> dict[str, Any] | None:
+    """The audit without its texts: {rows, clipped, zero_mask, dropped, double_bos, warnings, sources}; None without."""
+    if not audit:
+        return None
+    dropped = dict(audit.get("dropped") or {})
     return {
-        "source": row["source"],
-        "length": len(ids),
-        "supervised": sum(mask),
-        "shown": shown,
-        "cut": shown < len(ids),
-        "parts": [{"on": on, "text": decoder.decode(run)} for on, run in runs(ids[:shown], mask[:shown])],
+        "rows": audit.get("rows", 0),
+        "clipped": audit.get("clipped", 0),
+        "zero_mask": zero_mask(dropped),
+        "dropped": dropped,
+        "double_bos": audit.get("double_bos", 0),
+        "warnings": list(audit.get("warnings") or []),
+        "sources": dict(audit.get("sources") or {}),
     }
 
 
-def runs(ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
-    """Neighbouring tokens of equal mask together."""
-    pairs = groupby(zip(mask, ids, strict=True), key=lambda pair: pair[0])
-    return [(on, [token for _, token in group]) for on, group in pairs]
+def zero_mask(dropped: dict[str, int]) -> int:
+    """Turns that were left out because their mask was, or would have been, zero all over."""
+    return sum(dropped.get(reason, 0) for reason in ZERO_MASK)
 
 
-def dumps(value: Any) -> str:
-    """A setting as one short word of text."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+def samples(audit: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """Up to `count` samples of each source, by source: {source, id, turn, length, supervised, parts: [{on, text}]}."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for item in audit.get("samples") or []:
+        known = found.setdefault(str(item["source"]), [])
+        if len(known) < count:
+            known.append(_shown(item))
+    return [item for name in sorted(found) for item in found[name]]
+
+
+def _shown(item: dict[str, Any]) -> dict[str, Any]:
+    parts = item.get("segments") or []
+    return {
+        "source": str(item["source"]),
+        "id": str(item.get("id") or "")[:12],
+        "turn": item.get("turn", 0),
+        "length": item.get("length"),
+        "supervised": item.get("supervised"),
+        "parts": [{"on": bool(part["supervised"]), "text": str(part["text"])} for part in parts],
+    }
+
+
+def table(audit: dict[str, Any]) -> list[list[str]]:
+    """Per source and in all: turns that became rows, supervised share, cut rows, turns without a mask, other drops."""
+    rows = [
+        _row(name, entry["rows"], entry["tokens"], entry["supervised"], entry["clipped"], entry["dropped"])
+        for name, entry in sorted(audit["sources"].items())
+    ]
+    if len(rows) != 1:
+        entries = list(audit["sources"].values())
+        count, tokens, supervised = (sum(entry[key] for entry in entries) for key in ("rows", "tokens", "supervised"))
+        rows.append(_row("all", count, tokens, supervised, audit["clipped"], audit["dropped"]))
+    return rows
+
+
+def _row(name: str, rows: int, tokens: int, supervised: int, clipped: int, dropped: dict[str, int]) -> list[str]:
+    others = {reason.replace("_", " "): count for reason, count in dropped.items() if reason not in ZERO_MASK}
+    listed = ", ".join(f"{reason} {count:,}" for reason, count in sorted(others.items(), key=lambda item: -item[1]))
+    share = f"{100 * supervised / tokens:.1f} %" if tokens else "-"
+    return [name, f"{rows:,}", f"{tokens:,}", share, f"{clipped:,}", f"{zero_mask(dropped):,}", listed or "-"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def build(report: dict[str, Any], samples: list[dict[str, Any]], curve_points: i
         flags=[(name, FLAGS[name]) for name in sorted({flag for cell in report["cells"] for flag in cell["flags"]})],
         method=method(report),
         masked=samples,
+        audit=audit(report["audit"]),
         changes=changes(report["changes"]),
         environment=environment(report),
         chain=[
@@ -169,6 +171,14 @@ def method(report: dict[str, Any]) -> str:
     return text
 
 
+def audit(value: dict[str, Any] | None) -> dict[str, Any]:
+    """The mask's audit: {head, rows, warnings}; nothing where there was none."""
+    head = ["source", "rows", "tokens", "supervised", "cut at the end", "without a mask", "left out for another reason"]
+    if not value:
+        return {"head": head, "rows": [], "warnings": []}
+    return {"head": head, "rows": masked.table(value), "warnings": value["warnings"]}
+
+
 def changes(value: dict[str, Any] | None) -> dict[str, Any]:
     if not value:
         return {"figures": [], "settings": []}
@@ -191,8 +201,12 @@ def number(value: float | None) -> str:
 
 
 def brief(value: Any) -> str:
-    text = "-" if value is None else masked.dumps(value)
+    text = "-" if value is None else value if isinstance(value, str) else dumps(value)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def environment(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from eyrie.report.settings import Settings
 
 JSON, HTML = "report.json", "report.html"
 #: raised when the same inputs would give another page
-LAYOUT = 1
+LAYOUT = 2
 
 
 class Report(Stage):
@@ -45,13 +45,7 @@ class Report(Stage):
         work.check_stop()
         work.progress.start("drawing")
         settings: Settings = ctx.settings
-        shown = masked.samples(
-            ctx.input("tokens").out,
-            ctx.input("target").out,
-            ctx.target.trust_remote_code,
-            settings.masked_samples,
-            settings.masked_tokens,
-        )
+        shown = masked.samples(masked.read(ctx.input("tokens").out), settings.masked_samples)
         atomic.write_text(ctx.out / HTML, page.build(value, shown, settings.curve_points))
         atomic.write_json(ctx.out / JSON, value)
         account = Account()

@@ -27,24 +27,21 @@ def bos_id(model: Path) -> int | None:
 
 
 def audit(rows: Rows, model: Path, trust_remote_code: bool, settings: Settings) -> dict[str, Any]:
-    """{supervised_share (by source), rows, clipped, dropped (by reason), double_bos, warnings, samples}.
+    """{rows, supervised_share (by source), clipped, dropped (by reason), double_bos, sources, warnings, samples}.
 
-    samples: [{source, id, turn, segments: [{text, supervised}]}], their texts decoded from the very ids that are
-    trained on.
+    sources: name -> {rows, tokens, supervised, clipped, dropped}. samples: [{source, id, turn, length, supervised,
+    segments: [{text, supervised}]}], their texts decoded from the very ids that are trained on.
     """
-    lengths: dict[str, int] = {}
-    supervised: dict[str, int] = {}
-    for row, source in enumerate(rows.sources):
-        name = rows.names[source]
-        lengths[name] = lengths.get(name, 0) + rows.lengths[row]
-        supervised[name] = supervised.get(name, 0) + rows.supervised(row)
-    book = rows.account
+    sources = by_source(rows)
     value: dict[str, Any] = {
         "rows": len(rows),
-        "supervised_share": {name: round(supervised[name] / lengths[name], 4) for name in sorted(lengths)},
-        "clipped": rows.clipped,
-        "dropped": dict(sorted(book.dropped.items())),
+        "supervised_share": {
+            name: round(found["supervised"] / found["tokens"], 4) for name, found in sources.items() if found["tokens"]
+        },
+        "clipped": rows.clipped.total(),
+        "dropped": dict(sorted(rows.account.dropped.items())),
         "double_bos": rows.doubled,
+        "sources": sources,
     }
     value["warnings"] = warnings(rows, settings)
     for text in value["warnings"]:
@@ -58,15 +55,36 @@ def audit(rows: Rows, model: Path, trust_remote_code: bool, settings: Settings) 
     return value
 
 
+def by_source(rows: Rows) -> dict[str, dict[str, Any]]:
+    """What became of each source's turns, those sources included of which nothing was kept."""
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "rows": 0,
+            "tokens": 0,
+            "supervised": 0,
+            "clipped": rows.clipped[name],
+            "dropped": dict(sorted(account.dropped.items())),
+        }
+        for name, account in sorted(rows.per_source.items())
+    }
+    for row, source in enumerate(rows.sources):
+        entry = found[rows.names[source]]
+        entry["rows"] += 1
+        entry["tokens"] += rows.lengths[row]
+        entry["supervised"] += rows.supervised(row)
+    return found
+
+
 def warnings(rows: Rows, settings: Settings) -> list[str]:
     """Sentences on what an operator should look at."""
     found = []
     account = rows.account
-    cut = rows.clipped + account.dropped["overlong"] + account.dropped["prompt_fills_window"]
+    clipped = rows.clipped.total()
+    cut = clipped + account.dropped["overlong"] + account.dropped["prompt_fills_window"]
     if cut > settings.max_clipped_share * account.entered:
         found.append(
             f"{cut} of {account.entered} turns do not fit seq_length {settings.seq_length} "
-            f"({rows.clipped} clipped, the rest dropped): raise eyrie_tokens_seq_length."
+            f"({clipped} clipped, the rest dropped): raise eyrie_tokens_seq_length."
         )
     if rows.doubled:
         found.append(
@@ -79,14 +97,13 @@ def warnings(rows: Rows, settings: Settings) -> list[str]:
 
 
 def chosen(rows: Rows, count: int) -> list[int]:
-    """Row numbers to show: one of each source in turn, each source's in order."""
-    by_source: dict[int, list[int]] = {}
+    """Row numbers to show: the first `count` of each source, source by source."""
+    places: dict[int, list[int]] = {}
     for row, source in enumerate(rows.sources):
-        places = by_source.setdefault(source, [])
-        if len(places) < count:
-            places.append(row)
-    order = [places[at] for at in range(count) for _, places in sorted(by_source.items()) if at < len(places)]
-    return order[:count]
+        known = places.setdefault(source, [])
+        if len(known) < count:
+            known.append(row)
+    return [row for source in sorted(places, key=lambda number: rows.names[number]) for row in places[source]]
 
 
 def shown(rows: Rows, row: int, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -107,6 +124,8 @@ def shown(rows: Rows, row: int, tokenizer: Tokenizer) -> dict[str, Any]:
         "source": rows.names[rows.sources[row]],
         "id": rows.ids[row],
         "turn": rows.turns[row],
+        "length": rows.lengths[row],
+        "supervised": rows.supervised(row),
         "segments": segments,
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ class Rows:
     lengths: list[int] = field(default_factory=list)
     spans: list[tuple[int, ...]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # source names, by number
-    clipped: int = 0
+    clipped: Counter[str] = field(default_factory=Counter)  # rows cut to seq_length, by source
     doubled: int = 0  # rows that begin with two beginning-of-sequence ids
     per_source: dict[str, Account] = field(default_factory=dict)
 
@@ -219,7 +220,7 @@ def collect(
                 continue
             for book in accounts:
                 book.keep(turn.merged)
-            rows.clipped += clipped
+            rows.clipped[turn.source] += clipped
             rows.doubled += bos is not None and turn.ids[:2].tolist() == [bos, bos]
             data = np.ascontiguousarray(turn.ids, dtype="<i4").tobytes()
             stream.write(data)

@@ -27,7 +27,7 @@ class Settings:
         {}, doc="for rows without sampled ids, rendered from the template"
     )
     max_clipped_share: float = setting(0.05, identity=False, doc="more clipped or dropped rows than this are warned of")
-    audit_samples: int = setting(4, identity=False, doc="samples whose mask borders the report shows")
+    audit_samples: int = setting(2, identity=False, doc="samples of each source whose mask borders the report shows")
 
     def __post_init__(self) -> None:
         if self.seq_length < 2:

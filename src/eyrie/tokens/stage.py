@@ -70,7 +70,7 @@ class Tokens(Stage):
             "rows": len(rows),
             "tokens": tokens,
             "supervised_tokens": int(supervised.sum()),
-            "clipped": rows.clipped,
+            "clipped": rows.clipped.total(),
             "supervised_share": audited["supervised_share"],
             "warnings": audited["warnings"],
             "merged_turns": rows.account.kept - len(rows),

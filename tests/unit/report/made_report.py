@@ -11,6 +11,7 @@ from eyrie.benchmark.cells import sessions
 from eyrie.benchmark.settings import Settings
 from eyrie.core import spec
 from eyrie.report import curves, lines, training
+from eyrie.report import masked as report_masked
 
 GRID = [
     {"set": "heldout", "concurrency": [1, 8], "output_tokens": 64, "prompts": 8},
@@ -209,6 +210,7 @@ def report(gain: float = 1.0, scale: int = 1, steps: int = 600, **changes: Any) 
                 "generated": {"rows": 313 * scale, "tokens": 52_886 * scale, "supervised": 36_000 * scale},
             },
         },
+        "audit": report_masked.figures(AUDIT),
         "vocabulary": {
             "target_vocab_size": 49152,
             "draft_vocab_size": 4096,
@@ -249,14 +251,42 @@ def report(gain: float = 1.0, scale: int = 1, steps: int = 600, **changes: Any) 
     return value
 
 
+#: the tokens stage's audit.json without its samples
+AUDIT: dict[str, Any] = {
+    "rows": 381,
+    "supervised_share": {"chatterbot": 0.5337, "generated": 0.6807},
+    "clipped": 7,
+    "dropped": {"nothing_supervised": 1, "prompt_fills_window": 5, "overlong": 3},
+    "double_bos": 0,
+    "warnings": ["9 of 396 turns do not fit seq_length 512 (7 clipped, the rest dropped)."],
+    "sources": {
+        "chatterbot": {
+            "rows": 68,
+            "tokens": 9800,
+            "supervised": 5230,
+            "clipped": 2,
+            "dropped": {"prompt_fills_window": 4},
+        },
+        "generated": {"rows": 313, "tokens": 52886, "supervised": 36000, "clipped": 5, "dropped": {"overlong": 3}},
+        "silent": {
+            "rows": 0,
+            "tokens": 0,
+            "supervised": 0,
+            "clipped": 0,
+            "dropped": {"nothing_supervised": 1, "prompt_fills_window": 1},
+        },
+    },
+}
+
+
 def masked() -> list[dict[str, Any]]:
     return [
         {
             "source": "generated",
+            "id": "0123456789ab",
+            "turn": 1,
             "length": 120,
             "supervised": 80,
-            "shown": 40,
-            "cut": True,
             "parts": [
                 {"on": False, "text": "<|im_start|>user\nName three rivers.<|im_end|>\n<|im_start|>assistant\n"},
                 {"on": True, "text": "The Danube, the Rhine & the Elbe.<|im_end|>"},

@@ -126,15 +126,36 @@ def test_metrics_of_the_draft_become_series() -> None:
     assert training.read({}) == {"loss": [], "epochs": [], "predicted": None}
 
 
-def test_masked_text_is_cut_into_runs() -> None:
-    class Words:
-        def decode(self, ids: list[int]) -> str:
-            return " ".join(map(str, ids))
+def test_samples_are_taken_source_by_source() -> None:
+    segments = [{"text": "ask", "supervised": False}, {"text": "say", "supervised": True}]
+    listed = [{"source": name, "id": "0123456789abcdef", "turn": 1, "segments": segments} for name in "babab"]
+    found = masked.samples({"samples": listed}, 2)
+    assert [item["source"] for item in found] == ["a", "a", "b", "b"]
+    assert found[0]["parts"] == [{"on": False, "text": "ask"}, {"on": True, "text": "say"}]
+    assert found[0]["id"] == "0123456789ab"
+    assert masked.samples({"samples": listed}, 0) == []
+    assert masked.samples({}, 2) == []
 
-    row = {"source": "s", "input_ids": [5, 6, 7, 8, 9], "loss_mask": [0, 0, 1, 1, 0]}
-    found = masked.sample(row, Words(), 4)
-    assert found["parts"] == [{"on": False, "text": "5 6"}, {"on": True, "text": "7 8"}]
-    assert (found["supervised"], found["shown"], found["cut"]) == (2, 4, True)
+
+def test_the_audit_s_books_show_cut_and_empty_masks() -> None:
+    found = masked.figures(made.AUDIT)
+    assert found is not None
+    assert (found["clipped"], found["zero_mask"]) == (7, 6)
+    assert masked.table(found) == [
+        ["chatterbot", "68", "9,800", "53.4 %", "2", "4", "-"],
+        ["generated", "313", "52,886", "68.1 %", "5", "0", "overlong 3"],
+        ["silent", "0", "0", "-", "0", "2", "-"],
+        ["all", "381", "62,686", "65.8 %", "7", "6", "overlong 3"],
+    ]
+    assert masked.figures({}) is None
+
+
+def test_an_audit_of_an_earlier_version_has_no_sources() -> None:
+    old = {"rows": 3, "supervised_share": {"a": 0.5}, "clipped": 1, "dropped": {}, "double_bos": 0, "warnings": []}
+    found = masked.figures(old)
+    assert found is not None
+    assert found["sources"] == {}
+    assert masked.table(found) == [["all", "0", "0", "-", "1", "0", "-"]]
 
 
 def test_the_report_is_json_that_other_programs_read() -> None:

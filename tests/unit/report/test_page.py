@@ -172,7 +172,9 @@ def test_a_loss_says_so_where_it_is_seen_first(folder: Path) -> None:
 
 
 def test_what_was_not_measured_is_left_out(folder: Path) -> None:
-    report = made.report(supervision=None, vocabulary=None, vocabulary_curve=[], training={"loss": [], "epochs": []})
+    report = made.report(
+        supervision=None, audit=None, vocabulary=None, vocabulary_curve=[], training={"loss": [], "epochs": []}
+    )
     report["sets"]["heldout"]["untrained"] = None
     report["acceptance"].update(untrained=None, predicted=None)
     text = page.build(report, [], 400)

@@ -50,21 +50,14 @@ class StandIn(Stage):
 def outputs(name: str, folder: Path, gain: float) -> None:
     """What the report reads of a stage."""
     folder.mkdir(parents=True, exist_ok=True)
-    if name == "target":
-        from tokenizers import Tokenizer
-        from tokenizers.models import WordLevel
-
-        Tokenizer(WordLevel({"<unk>": 0, "why": 1, "because": 2}, "<unk>")).save(str(folder / "tokenizer.json"))
     if name == "tokens":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = {"input_ids": [[1, 2, 2], [1, 1, 2]] * 3, "loss_mask": [[0, 1, 1], [0, 0, 1]] * 3, "seq_len": [3] * 6}
-        table = pa.table(rows)
-        (folder / "data").mkdir(exist_ok=True)
-        path = str(folder / "data" / "data-00000-of-00001.arrow")
-        with pa.OSFile(path, "wb") as stream, pa.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table)
+        sample = {"id": "c0", "turn": 0, "length": 3, "supervised": 2}
+        parts = [{"text": "why", "supervised": False}, {"text": "because <b>&", "supervised": True}]
+        listed = [{**sample, "source": name, "segments": parts} for name in ("chat", "chat", "chat", "made")]
+        atomic.write_json(folder / "audit.json", {**made.AUDIT, "samples": listed})
         samples = {"source": ["chat", "made"] * 3, "length": [3] * 6, "supervised": [2, 1] * 3}
         pq.write_table(pa.table(samples), folder / "samples.parquet")
         with zipfile.ZipFile(folder / "token_freq.pt", "w") as archive:
@@ -163,8 +156,28 @@ def test_the_report_holds_what_was_measured(house: House) -> None:
 def test_the_page_shows_samples_with_their_mask(house: House) -> None:
     house.run()
     text = (house.pipeline().context("report").out / "report.html").read_text()
-    assert "<mark>because because</mark>" in text
-    assert "chat, 2 of 3 tokens supervised" in text
+    assert "<mark>because &lt;b&gt;&amp;</mark>" in text
+    assert text.count("chat, 2 of 3 tokens supervised") == 2  # of three: two of each source are shown
+    assert text.count("made, 2 of 3 tokens supervised") == 1
+
+
+def test_the_page_and_the_json_show_what_has_no_mask(house: House) -> None:
+    value = house.run()
+    assert value["audit"]["zero_mask"] == 6
+    assert value["audit"]["sources"]["silent"]["rows"] == 0
+    assert "samples" not in value["audit"]
+    text = (house.pipeline().context("report").out / "report.html").read_text()
+    for part in ("without a mask", "cut at the end", "silent", "9 of 396 turns do not fit seq_length 512"):
+        assert part in text
+
+
+def test_a_run_without_an_audit_has_a_report_too(house: House) -> None:
+    pipeline = house.pipeline()
+    (pipeline.context("tokens").out / "audit.json").unlink()
+    runner.run(pipeline, "report")
+    ctx = pipeline.context("report")
+    assert json.loads((ctx.out / "report.json").read_text())["audit"] is None
+    assert "What the loss sees" not in (ctx.out / "report.html").read_text()
 
 
 def test_a_second_run_says_what_changed_since_the_first(house: House) -> None:

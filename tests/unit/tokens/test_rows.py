@@ -70,7 +70,7 @@ class TestCollect:
         ]
         rows, _ = collect(turns, tmp_path, seq_length=20)
         assert rows.lengths == [10, 20]
-        assert rows.clipped == 1
+        assert rows.clipped == {"s": 1}
         assert rows.account.as_dict()["dropped"] == {"nothing_supervised": 1, "prompt_fills_window": 1}
         assert rows.account.balanced
 
@@ -321,6 +321,20 @@ class TestStage:
             {"text": "A<|e|>", "supervised": True},
         ]
         assert record["figures"]["supervised_share"] == shown["supervised_share"] == {"src": round(2 / 22, 4)}
+        entry = {"rows": 1, "tokens": 22, "supervised": 2, "clipped": 0, "dropped": {}}
+        assert shown["sources"] == {"src": entry}
+        assert (shown["samples"][0]["length"], shown["samples"][0]["supervised"]) == (22, 2)
+
+    def test_audit_shows_each_source_and_what_it_lost(self, tmp_path):
+        turns = [turn([1] * 4, [(2, 4)], f"{source}{n}", source) for n in range(3) for source in ("b", "a")]
+        turns += [turn([1] * 30, [(5, 30)], "long", "a"), turn([1] * 30, [(25, 30)], "full", "c")]
+        rows, _ = collect(turns, tmp_path, seq_length=20)
+        model = toy.make_model(tmp_path / "model")
+        found = audit.audit(rows, model, False, Settings(audit_samples=2))
+        assert [sample["source"] for sample in found["samples"]] == ["a", "a", "b", "b"]
+        assert found["sources"]["a"] == {"rows": 4, "tokens": 32, "supervised": 21, "clipped": 1, "dropped": {}}
+        assert found["sources"]["c"]["dropped"] == {"prompt_fills_window": 1}
+        assert found["supervised_share"] == {"a": round(21 / 32, 4), "b": 0.5}
 
     def test_answers_as_they_are_get_their_masks_from_the_template(self, tmp_path, server):
         conversations = [[user("Q1"), said("A1"), user("Q2"), said("A2")]]
