@@ -13,6 +13,9 @@ from eyrie.core import atomic
 from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import fingerprint
 
+#: names under which question files keep the question, beside `turns` and `messages`
+ASKED = ("prompt", "question", "instruction")
+
 
 @dataclass
 class PromptSet:
@@ -107,14 +110,24 @@ def _questions(lines: list[str], found: PromptSet) -> Iterator[list[dict[str, An
 
 
 def as_messages(value: Any) -> list[dict[str, Any]] | None:
-    """{'turns': [...]} (MT-bench), {'messages': [...]} or {'prompt': text} -> the first turn's messages."""
+    """The first turn's messages of a line; None when it asks nothing.
+
+    Forms: {'turns': [...]} (MT-bench, and other sets as EAGLE's repository ships them), {'messages': [...]},
+    {'prompt': text} (HumanEval), {'question': text} (GSM8K), {'instruction': text, 'input': text} (Alpaca).
+    """
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("messages"), list) and all(isinstance(item, dict) for item in value["messages"]):
         return first_turn(value["messages"])
     turns = value.get("turns")
-    text = turns[0] if isinstance(turns, list) and turns else value.get("prompt")
-    return [{"role": "user", "content": text}] if isinstance(text, str) and text.strip() else None
+    known = [turns[0] if isinstance(turns, list) and turns else None, *(value.get(name) for name in ASKED)]
+    text = next((item for item in known if isinstance(item, str) and item.strip()), None)
+    if text is None:
+        return None
+    more = value.get("input") if text is value.get("instruction") else None
+    if isinstance(more, str) and more.strip():
+        text = f"{text}\n\n{more}"
+    return [{"role": "user", "content": text}]
 
 
 def gather(settings: Settings, table: Path, needed: dict[str, int]) -> dict[str, PromptSet]:

@@ -43,7 +43,7 @@ class Grid:
 
 @dataclass
 class PromptFile:
-    """A file of questions on the node, one JSON object a line with `turns` (as MT-bench), `messages` or `prompt`."""
+    """A file of questions on the node, one JSON object a line; prompts.as_messages names the forms."""
 
     name: str
     src: str = setting(identity=False, doc="the file on the controller; its base name is the file on the node")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,13 @@ from eyrie.core.errors import EyrieError
         ({"turns": []}, None),
         ({"turns": [""]}, None),
         ({"turns": [7]}, None),
-        ({"question": "?"}, None),
+        ({"question": "how many?", "answer": "#### 3"}, [{"role": "user", "content": "how many?"}]),
+        ({"task_id": "T/0", "prompt": "def f():\n", "test": "assert f"}, [{"role": "user", "content": "def f():\n"}]),
+        ({"instruction": "Sum up.", "input": "", "output": "x"}, [{"role": "user", "content": "Sum up."}]),
+        ({"instruction": "Sum up.", "input": "A.", "output": "x"}, [{"role": "user", "content": "Sum up.\n\nA."}]),
+        ({"turns": [""], "prompt": "say"}, [{"role": "user", "content": "say"}]),
+        ({"answer": "?"}, None),
+        ({"input": "alone"}, None),
         (["turns"], None),
     ],
 )
@@ -54,6 +61,40 @@ def test_lines_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     assert [row["messages"][0]["content"] for row in found.rows] == ["a", "b", "c"]
     assert found.skipped == {"not JSON": 1, "no question": 1}
     assert len(prompts.from_file(PromptFile("own", "q", limit=2), file).rows) == 2
+
+
+#: lines as the public sets have them: MT-bench, GSM8K, HumanEval, question answering, summaries
+SETS = {
+    "mt_bench": {"question_id": 81, "category": "writing", "turns": ["Write a limerick.", "Now a haiku."]},
+    "gsm8k": {"question_id": 0, "category": "math", "turns": ["Two and two?"], "reference": ["4\n#### 4"]},
+    "humaneval": {"question_id": 3, "category": "code", "turns": ["def f(x):\n    "], "reference": ["return x"]},
+    "qa": {"question_id": 321, "category": "qa", "turns": ["who wrote it"]},
+    "alpaca": {"question_id": 1, "category": "", "turns": ["Name one."], "reference": ["One."]},
+    "sum": {"question_id": 241, "category": "summarization", "turns": ["Summarize: it rained\u2026"]},
+}
+
+
+@pytest.mark.parametrize("name", list(SETS))
+def test_lines_of_the_public_sets_are_asked_with_their_first_turn(tmp_path: Path, name: str) -> None:
+    file = tmp_path / f"{name}.jsonl"
+    file.write_text(json.dumps(SETS[name]) + "\n", "utf-8")
+    found = prompts.from_file(PromptFile(name, file.name), file)
+    assert [row["messages"] for row in found.rows] == [[{"role": "user", "content": SETS[name]["turns"][0]}]]
+    assert found.skipped == {}
+
+
+def test_question_files_are_read_whole(tmp_path: Path) -> None:
+    """Files of all sets; with EYRIE_BENCH_PROMPTS those of that folder instead: every line is a question."""
+    given = Path(os.environ.get("EYRIE_BENCH_PROMPTS") or tmp_path)
+    if given == tmp_path:
+        for name, line in SETS.items():
+            (tmp_path / f"{name}.jsonl").write_text(3 * (json.dumps(line) + "\n"), "utf-8")
+    files = sorted(given.glob("*.jsonl"))
+    assert len(files) >= 3
+    for file in files:
+        found = prompts.from_file(PromptFile(file.stem, file.name), file)
+        assert found.skipped == {}
+        assert len(found.rows) == sum(bool(line.strip()) for line in file.read_text("utf-8").splitlines()) > 0
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00bad"])
