@@ -54,6 +54,8 @@ class House:
         monkeypatch.setattr(
             planner, "plan", lambda ctx: {"up_to_date": True} if ctx.name in self.fixed else planned(ctx)
         )
+        judged = planner.is_up_to_date
+        monkeypatch.setattr(planner, "is_up_to_date", lambda ctx: ctx.name in self.fixed or judged(ctx))
         monkeypatch.setattr(runner, "_serve", lambda ctx, work: self.served.append(ctx.stage.wants_server(ctx)))
         monkeypatch.setattr(plan, "endpoints", lambda ctx: list(self.urls))
         monkeypatch.setattr(plan, "reviver", lambda ctx, work: self._revive)
