@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eyrie.core.errors import EyrieError
-from eyrie.hidden_states.keys import Shape, key_of, token_digest
+from eyrie.hidden_states.keys import Shape, array_digest, key_of
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,26 @@ class Corpus:
         return [int(token) for token in self.data[row]["input_ids"]]
 
     def rows(self, shape: Shape) -> Iterator[Row]:
-        """All rows with their keys, in order."""
+        """All rows with their keys, in order. Memory is that of one batch, whatever the size of the data."""
         digest = shape.digest
-        for start in range(0, len(self), 512):
-            batch = self.data[start : start + 512]["input_ids"]
-            for offset, ids in enumerate(batch):
-                listed = ids.tolist()
-                yield Row(start + offset, key_of(token_digest(listed), digest), len(listed))
+        for row, ids in enumerate(self._in_order()):
+            yield Row(row, key_of(array_digest(ids), digest), len(ids))
+
+    def _in_order(self) -> Iterator[Any]:
+        """Token ids of each row as an array, read from the shards one record batch after another."""
+        import pyarrow as pa
+
+        for path in self._shards():
+            with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
+                for batch in reader:
+                    column = batch.column("input_ids")
+                    values = column.flatten().to_numpy(zero_copy_only=False)
+                    end = 0
+                    for length in column.value_lengths().to_pylist():
+                        yield values[end : end + length]
+                        end += length
+
+    def _shards(self) -> list[Path]:
+        """The data's files in the order of their rows, after the data was seen to load."""
+        assert self.data is not None
+        return [Path(entry["filename"]) for entry in self.data.cache_files]

@@ -53,6 +53,11 @@ def token_digest(ids: Sequence[int]) -> bytes:
     return hashlib.sha256(packed.tobytes()).digest()
 
 
+def array_digest(ids: Any) -> bytes:
+    """`token_digest` of a one-dimensional numpy array of integers, without a Python number for each of them."""
+    return hashlib.sha256(ids.astype("<i8").tobytes()).digest()
+
+
 def sample_key(ids: Sequence[int], shape: Shape) -> str:
     """The key (64 hex digits) of one sample's states."""
     return key_of(token_digest(ids), shape.digest)

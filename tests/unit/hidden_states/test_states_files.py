@@ -5,7 +5,7 @@ import pytest
 import toy_states
 
 from eyrie.hidden_states import files
-from eyrie.hidden_states.keys import Shape
+from eyrie.hidden_states.keys import Shape, array_digest, token_digest
 
 IDS = [5, 6, 7, 8, 9, 10]
 SHAPE = toy_states.SHAPE
@@ -161,3 +161,10 @@ def test_fp8_halves_the_bytes_and_reads_as_speculators_reads_it(tmp_path):
     assert torch.equal(ours["hidden_states"], theirs["hidden_states"])
     error = (ours["hidden_states"].float() - values.float()).norm(dim=-1) / values.float().norm(dim=-1)
     assert float(error.max()) < 0.04  # 3 bits of mantissa, each layer by its own scale
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "<i8", ">i4"])
+def test_an_array_has_the_digest_of_its_numbers(dtype):
+    """Keys do not depend on how the data's column holds the ids."""
+    ids = [0, 1, 163_839, 2**31 - 1, 7]
+    assert array_digest(np.array(ids, dtype=dtype)) == token_digest(ids)
