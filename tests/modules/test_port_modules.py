@@ -81,6 +81,17 @@ def test_on_the_controller_the_sources_are_run(tmp_path: Path) -> None:
     assert call.result["answer"] == {"mb_s": 9.0}
 
 
+def test_on_the_controller_a_job_stands_for_the_send() -> None:
+    params = {"sources": "/project/src", "request": {"job": "/spool/jobs/a"}, "seconds": 0}
+    call = run_module("eyrie_port", {"action": "start", **params}, [Answer([], out=json.dumps({"started": True}))])
+    assert call.commands[0][-2:] == ["port", "start_here"]
+    assert call.result["changed"]
+    status = {**STATUS, "progress": {"done": 1, "total": 2, "rate": 0, "eta_s": None}}
+    call = run_module("eyrie_port", {"action": "wait", **params}, [Answer([], out=json.dumps(status))])
+    assert call.commands[0][-2:] == ["port", "status_here"]
+    assert call.result["progress_text"] == "port: 1 B of 2 B"
+
+
 def test_waiting_shows_how_far_it_is(tmp_path: Path) -> None:
     install(tmp_path)
     progress = {"done": 1_200_000_000, "total": 3_400_000_000, "rate": 80e6, "eta_s": 27.5}

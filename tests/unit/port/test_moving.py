@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,45 @@ def test_trees_may_come_one_by_one(hosts: Any, tmp_path: Path) -> None:
         assert answer["bytes"] == tree["bytes"]
         assert (there / "manifest.jsonl").exists() is last
     assert carry.prove({"folder": str(there), "sha256": made["sha256"]})["ok"]
+
+
+def ended(job: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while (found := carry.status_here({"job": str(job)}))["running"] or not (found["finished"] or found["lost"]):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def test_without_a_supervisor_a_process_of_its_own_sends(hosts: Any, tmp_path: Path) -> None:
+    request = {**packed(hosts, tmp_path), "job": str(tmp_path / "job")}
+    assert carry.start_here(request)["started"]
+    found = ended(tmp_path / "job")
+    assert found["result"]["files"] == 2
+    assert found["progress"]["total"] == request["bytes"]
+    assert (tmp_path / "there" / "manifest.jsonl").exists()
+    (hosts.alpha.context("dataset").out / "result").unlink()
+    assert carry.start_here(request)["started"], "the one before is over"
+    assert ended(tmp_path / "job")["error"]["code"] == "transfer-refused"
+
+
+def test_the_same_send_from_here_is_attached_to(hosts: Any, tmp_path: Path) -> None:
+    request = {**packed(hosts, tmp_path), "job": str(tmp_path / "job")}
+    carry.start_here(request)
+    ended(tmp_path / "job")
+    job = atomic.read_json(tmp_path / "job" / "request.json")
+    with Lock(tmp_path / "job" / "lock", {"fingerprint": job["fingerprint"]}):
+        assert carry.start_here(request)["attached"]
+        with pytest.raises(EyrieError, match="another port is being sent from here"):
+            carry.start_here({**request, "to": {"folder": "/elsewhere"}})
+
+
+def test_a_sender_that_does_not_come_up_is_named(hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = {**packed(hosts, tmp_path), "job": str(tmp_path / "job")}
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(EyrieError, match="did not come up"):
+        carry.start_here(request)
+    assert carry.status_here({"job": str(tmp_path / "job")})["lost"]
 
 
 def test_probe_measures_a_link_that_works(hosts: Any, tmp_path: Path) -> None:
