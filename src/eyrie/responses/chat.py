@@ -14,6 +14,9 @@ TRUNCATED, REASONING_TRUNCATED, REASONING_ONLY = "truncated", "reasoning_truncat
 EMPTY, CONTENT_FILTER = "empty", "content_filter"
 
 SERVER_DEFAULT = "server default"
+#: finish reasons that are no end: the engine gave the request up (SGLang, vLLM)
+BROKEN_OFF = ("abort", "error")
+NO_IDS = "the server gives no token ids as sampled (return_token_ids)"
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -166,11 +169,13 @@ def parse(body: bytes, sampling: dict[str, Any], think_tags: list[str], opens_th
         value = orjson.loads(body)
         choice = value["choices"][0]
         message = choice["message"]
-        prompt_ids, output_ids = value.get("prompt_token_ids"), choice.get("token_ids")
+        prompt_ids, output_ids = token_ids(value)
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise BadAnswer(f"no chat completion ({type(error).__name__}): {body[:200]!r}") from None
     if not prompt_ids:
-        raise BadAnswer("no prompt_token_ids: the server does not know return_token_ids")
+        raise BadAnswer(f"no prompt_token_ids: {NO_IDS}")
+    if choice.get("finish_reason") in BROKEN_OFF:
+        raise BadAnswer(f"the server broke the answer off: {choice['finish_reason']}")
     content = message.get("content")
     answer = Answer(
         prompt_ids=prompt_ids,
@@ -185,8 +190,17 @@ def parse(body: bytes, sampling: dict[str, Any], think_tags: list[str], opens_th
     unfinished = _split_reasoning(answer, think_tags, opens_think)
     answer.kind = classify(answer, unfinished)
     if answer.kind in (OK, TOOL_CALLS) and not answer.output_ids:
-        raise BadAnswer("no token_ids: the server does not know return_token_ids")
+        raise BadAnswer(f"no token_ids: {NO_IDS}")
     return answer
+
+
+def token_ids(completion: dict[str, Any]) -> tuple[list[int] | None, list[int] | None]:
+    """(prompt ids, sampled ids) of a chat completion that was asked for with return_token_ids; None where it has none.
+
+    vLLM gives the prompt's ids beside the choices, SGLang within each.
+    """
+    choice = completion["choices"][0]
+    return completion.get("prompt_token_ids") or choice.get("prompt_token_ids"), choice.get("token_ids")
 
 
 def _split_reasoning(answer: Answer, tags: list[str], opens_think: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from eyrie.responses.http import Client, Gone, Reply, TimedOut
 
 STARTING, UP, DOWN, CLOSED = "starting", "up", "down", "closed"
-_GENERATED = re.compile(rb"^vllm:generation_tokens_total(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE)
+_GENERATED = re.compile(rb"^(?:vllm|sglang):generation_tokens_total(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE)
 
 
 class Endpoint:

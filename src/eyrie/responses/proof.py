@@ -2,8 +2,8 @@
 
 The own host's server is proven by `eyrie.serve.identity` (process, port, model, method, a real answer). What a server
 can be asked from anywhere is asked of every endpoint: the model's name, its folder (which carries the target's
-fingerprint, hence its revision), no counters of drafted tokens, and a conversation rendered to the same token ids as
-the template and tokenizer of this host give.
+fingerprint, hence its revision), no speculation, and one short answer: it must come with the ids that were sampled, and
+with the prompt's ids as the template and tokenizer of this host give them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def expected_ids(ctx: Context) -> list[int] | None:
 
 
 def prove_remotely(ctx: Context, url: str, expected: list[int] | None) -> None:
-    from eyrie.serve import http, metrics
+    from eyrie.serve import http, metrics, settings
 
     answer = http.get(url, "/v1/models")
     if answer.status != 200:
@@ -64,35 +64,65 @@ def prove_remotely(ctx: Context, url: str, expected: list[int] | None) -> None:
         raise GateError(f"it serves {names}, not {ctx.target.name}.", where=url, code="wrong-model")
     folder, root = ctx.input("target").out.name, str(entry.get("root") or "").rstrip("/")
     if root and root.rpartition("/")[2] != folder and "/" in root:
+        raise _other_folder(url, root, folder)
+    if settings.load(ctx.pipeline).engine == "sglang":
+        drafts = _sglang(ctx, url)
+    else:
+        drafts = "it counts drafted tokens" if metrics.speculates(metrics.scrape(url)) else ""
+    if drafts:
         raise GateError(
-            f"it serves {root}, not {folder}.",
-            where=url,
-            why="The folder's name carries the fingerprint of the model's files.",
-            todo="Bring the same target to that host (playbooks/serve.yml).",
-            code="wrong-revision",
-        )
-    if metrics.speculates(metrics.scrape(url)):
-        raise GateError(
-            "it counts drafted tokens: responses must not come through a draft.",
+            f"{drafts}: responses must not come through a draft.",
             where=url,
             todo="Start the baseline profile there (playbooks/serve.yml).",
             code="wrong-method",
         )
-    if expected is not None:
-        _prove_template(ctx, url, expected)
+    _prove_answer(ctx, url, expected)
 
 
-def _prove_template(ctx: Context, url: str, expected: list[int]) -> None:
-    """Raises GateError when the server renders the probe to other ids."""
+def _sglang(ctx: Context, url: str) -> str:
+    """What SGLang says of its speculation ('' = none); its counters do not tell. It names its model's folder here."""
+    from eyrie.serve.engines import sglang
+
+    info, method = sglang.server_info(url), sglang.SGLang().in_force(url, []).method
+    folder, path = ctx.input("target").out.name, str(info.get("model_path") or "").rstrip("/")
+    if "/" in path and path.rpartition("/")[2] != folder:
+        raise _other_folder(url, path, folder)
+    if method is None:
+        raise GateError(
+            "it does not say whether it speculates.",
+            where=url,
+            why="Its /server_info names no speculative_algorithm.",
+            code="method-unknown",
+        )
+    return f"it drafts with {method}" if method else ""
+
+
+def _other_folder(url: str, path: str, folder: str) -> GateError:
+    return GateError(
+        f"it serves {path}, not {folder}.",
+        where=url,
+        why="The folder's name carries the fingerprint of the model's files.",
+        todo="Bring the same target to that host (playbooks/serve.yml).",
+        code="wrong-revision",
+    )
+
+
+def _prove_answer(ctx: Context, url: str, expected: list[int] | None) -> None:
+    """One token of an answer to the probe. Raises GateError: no ids as sampled, or the probe rendered to other ids.
+
+    expected: None where this host's template cannot render the probe; then a plain question is asked.
+    """
+    from eyrie.responses import chat
     from eyrie.serve import http
 
-    body: dict[str, Any] = {"messages": PROBE, "add_generation_prompt": True}
+    messages = PROBE if expected is not None else PROBE[:1]
+    body: dict[str, Any] = {"model": ctx.target.name, "messages": messages, "max_tokens": 1, "temperature": 0}
+    body["return_token_ids"] = True
     if ctx.settings.chat_template_kwargs:
         body["chat_template_kwargs"] = ctx.settings.chat_template_kwargs
-    answer = http.post(url, "/tokenize", body)
-    if answer.status in (404, 405):
-        log.info("%s has no /tokenize: its chat template cannot be compared", url)
-        return
+    answer = http.post(url, "/v1/chat/completions", body)
+    if answer.status >= 500:
+        raise EyrieError(f"a short question is answered with {answer.status}.", where=url, code="server-unwell")
     if answer.status != 200:
         raise GateError(
             f"it cannot render a conversation (status {answer.status}): {answer.text[:200]}",
@@ -100,15 +130,33 @@ def _prove_template(ctx: Context, url: str, expected: list[int]) -> None:
             todo="Has the model a chat template? Declare one with eyrie_target_chat_template.",
             code="template-refused",
         )
-    found = [int(token) for token in answer.json.get("tokens") or []]
-    if found != expected:
-        at = next(
-            (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(len(found), len(expected))
-        )
+    try:
+        prompt, sampled = chat.token_ids(answer.json)
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise EyrieError(f"no chat completion: {answer.text[:200]}", where=url, code="server-unwell") from None
+    if not prompt or not sampled:
         raise GateError(
-            f"it renders a conversation otherwise than the declared chat template: token {at} is "
-            f"{found[at : at + 1] or 'absent'}, expected {expected[at : at + 1] or 'the end'}.",
+            f"{chat.NO_IDS}.",
+            where=url,
+            why="What is trained on are the sampled ids; a re-tokenised text may be others.",
+            todo="Serve with a version that knows return_token_ids (SGLang: of July 2026 or later), or keep the "
+            "dataset's own answers: eyrie_responses_regenerate: false.",
+            code="no-token-ids",
+        )
+    if expected is not None and [int(token) for token in prompt] != expected:
+        raise GateError(
+            f"it renders a conversation otherwise than the declared chat template: "
+            f"{_difference([int(token) for token in prompt], expected)}.",
             where=url,
             todo="Restart it with the declared template (playbooks/serve.yml).",
             code="template-differs",
         )
+
+
+def _difference(found: list[int], expected: list[int]) -> str:
+    """Where two renders part."""
+    if found == [*expected[:1], *expected]:
+        return "it begins with two begin-of-text tokens, its template's and one that it adds"
+    shorter = min(len(found), len(expected))
+    at = next((n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), shorter)
+    return f"token {at} is {found[at : at + 1] or 'absent'}, expected {expected[at : at + 1] or 'the end'}"

@@ -35,8 +35,7 @@ class Responses(Stage):
         value = super().identity(ctx)
         if not ctx.settings.regenerate:  # nothing is sampled: neither server nor template has a say
             return {"settings": {"regenerate": False}}
-        value["chat_template"] = template_hash(ctx)
-        return value
+        return {**value, "chat_template": template_hash(ctx), **other_engine(ctx)}
 
     def gates(self, ctx: Context) -> list[dict[str, Any]]:
         room = ctx.target.max_model_len - ctx.settings.min_answer
@@ -111,6 +110,14 @@ class Responses(Stage):
         return super().verify(ctx) or verify(ctx.out / TABLE, ctx.record())
 
 
+def other_engine(ctx: Context) -> dict[str, Any]:
+    """{'engine': name and version} where another engine than vLLM answers, whose versions always count; else {}."""
+    from eyrie.serve import settings as server
+
+    name = server.load(ctx.pipeline).engine
+    return {} if name == "vllm" else {"engine": {"name": name, **tool_versions([name])}}
+
+
 def template_hash(ctx: Context) -> str:
     """SHA-256 of the declared chat template; '' where the model's own is in force."""
     text = ctx.target.chat_template
@@ -133,6 +140,7 @@ def generation_of(ctx: Context) -> str:
             "tags": ctx.settings.think_tags,
             "retry": ctx.settings.reasoning_retry,
             "least": ctx.settings.min_answer,
+            **other_engine(ctx),
         }
     )
 

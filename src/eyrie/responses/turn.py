@@ -19,8 +19,11 @@ TOO_LONG = "prompt_too_long"
 SCAFFOLD = 1024
 SLOWEST_TOK_S = 2.0  # per request, until this endpoint's own rate is measured
 _CONTEXT = re.compile(r"maximum context length|max_model_len|context window|reduce the length", re.IGNORECASE)
-_LIMIT = re.compile(r"maximum context length is (\d+)")
-_COUNT = re.compile(r"(\d+) in the messages|contains (?:at least )?(\d+) (?:input )?tokens|has (\d+) input tokens")
+_LIMIT = re.compile(r"maximum context length (?:is|of) (\d+)")
+_COUNT = re.compile(
+    r"(\d+) in the messages|contains (?:at least )?(\d+) (?:input )?tokens|has (\d+) input tokens"
+    r"|(\d+) tokens from the input messages"
+)
 
 
 class Again(Exception):

@@ -54,6 +54,7 @@ class FakeServer:
     def __init__(self, rules: list[Rule] | None = None, *, model: str = "toy", context: int = 4096, delay: float = 0.0):
         self.rules = rules or []
         self.model, self.context, self.delay = model, context, delay
+        self.sglang = False  # its places for ids, its words for a prompt that is too long, no /tokenize of messages
         self.stats = Stats()
         self.port = 0
         self.health = 200
@@ -159,7 +160,9 @@ class FakeServer:
         request = json.loads(body)
         prompt = prompt_of(request["messages"])
         if path == "/tokenize":
-            if not self.tokenize:
+            if self.sglang:
+                await self._send(writer, 400, {"error": {"message": "prompt: field required"}})
+            elif not self.tokenize:
                 await self._send(writer, 404, {"error": {"message": "not found"}})
             else:
                 await self._send(writer, 200, {"count": len(prompt), "tokens": prompt})
@@ -201,20 +204,25 @@ class FakeServer:
             await self._send(writer, rule.status, message, rule.headers)
             return True
         if len(prompt) + request["max_tokens"] > self.context:
-            await self._send(
-                writer,
-                400,
-                {
-                    "error": {
-                        "message": f"This model's maximum context length is {self.context} tokens. However, you "
-                        f"requested {len(prompt) + request['max_tokens']} tokens ({len(prompt)} in the messages, "
-                        f"{request['max_tokens']} in the completion)."
-                    }
-                },
-            )
+            await self._send(writer, 400, {"error": {"message": self._too_long(len(prompt), request["max_tokens"])}})
             return True
-        await self._send(writer, 200, completion(self.model, prompt, rule, request))
+        value = completion(self.model, prompt, rule, request)
+        if self.sglang and "prompt_token_ids" in value:
+            value["choices"][0]["prompt_token_ids"] = value.pop("prompt_token_ids")
+        await self._send(writer, 200, value)
         return True
+
+    def _too_long(self, prompt: int, wanted: int) -> str:
+        if self.sglang:
+            return (
+                f"Requested token count exceeds the model's maximum context length of {self.context} tokens. You "
+                f"requested a total of {prompt + wanted} tokens: {prompt} tokens from the input messages and {wanted} "
+                "tokens for the completion."
+            )
+        return (
+            f"This model's maximum context length is {self.context} tokens. However, you requested {prompt + wanted} "
+            f"tokens ({prompt} in the messages, {wanted} in the completion)."
+        )
 
 
 def last_user(messages: list[dict[str, Any]]) -> str:

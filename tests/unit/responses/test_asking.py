@@ -403,6 +403,15 @@ class TestRefusals:
                 run(tmp_path, [server], settings_of(tries=1))
         assert "return_token_ids" in caught.value.why
 
+    @pytest.mark.parametrize("reason", ["abort", "error"])
+    def test_an_answer_that_the_engine_broke_off_is_asked_for_again(self, tmp_path, reason):
+        broken = Rule("number 1", content="half an ans", finish_reason=reason, times=1)
+        with FakeServer([broken]) as server:
+            write_dataset(tmp_path / "train.parquet", questions(3))
+            result = run(tmp_path, [server])
+        assert texts(result)["q1"] == "answer to Q number 1?"
+        assert result.account["kept"] == 3
+
     def test_prompt_that_crashes_the_server_is_isolated_and_never_asked_again(self, tmp_path):
         with FakeServer([Rule("number 7?", crash=0.3)], delay=0.03) as server:
             write_dataset(tmp_path / "train.parquet", questions(24))
@@ -595,3 +604,37 @@ class TestDeadlines:
         assert time.monotonic() - start < 5
         assert caught.value.code == "server-refuses"
         assert "http_429" in caught.value.why
+
+
+class TestSGLang:
+    """The same answers from an engine that says some things in other places and words."""
+
+    @pytest.fixture
+    def server(self):
+        with FakeServer(context=200) as running:
+            running.sglang = True
+            yield running
+
+    def test_sampled_ids_are_those_that_vllm_would_have_given(self, tmp_path, server):
+        write_dataset(tmp_path / "train.parquet", questions(5))
+        found = run(tmp_path, [server]).rows
+        server.sglang = False
+        (tmp_path / "other").mkdir()
+        write_dataset(tmp_path / "other" / "train.parquet", questions(5))
+        assert found == run(tmp_path / "other", [server]).rows
+        assert all(row["prompt_ids"] and row["output_ids"] for row in found)
+
+    def test_a_prompt_that_leaves_little_room_is_answered_shorter(self, tmp_path, server):
+        text = "x" * 120
+        server.rules = [Rule(content="cut", finish_reason="length")]
+        write_dataset(tmp_path / "train.parquet", [[user(text)]])
+        result = run(tmp_path, [server], settings_of(max_tokens=100, truncated="keep"))
+        assert len(result.rows) == 1
+        prompt = len(result.rows[0]["prompt_ids"])
+        assert json.loads(result.rows[0]["sampling"])["max_tokens"] == 200 - prompt
+
+    def test_a_prompt_that_leaves_none_is_dropped(self, tmp_path, server):
+        write_dataset(tmp_path / "train.parquet", [[user("x" * 190)], *questions(2)])
+        result = run(tmp_path, [server])
+        assert result.account["dropped"] == {"prompt_too_long": 1}
+        assert result.account["kept"] == 2

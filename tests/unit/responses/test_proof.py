@@ -19,12 +19,13 @@ from eyrie.tokens.tokenizer import Tokenizer
 
 
 class Peer:
-    """Answers /v1/models, /metrics and /tokenize as told."""
+    """Answers as told; engine: 'vllm', or 'sglang' with its own places for the same things."""
 
     def __init__(self):
         self.models = [{"id": "toy", "root": "/far/models/FOLDER"}]
         self.metrics = "vllm:generation_tokens_total 5\n"
-        self.tokens, self.tokenize_status = [], 200
+        self.tokens, self.sampled, self.status = [], [7], 200
+        self.engine, self.info = "vllm", None
         self.asked = []
         peer = self
 
@@ -39,12 +40,19 @@ class Peer:
                 self.wfile.write(data)
 
             def do_GET(self):
-                data = json.dumps({"data": peer.models}).encode() if "models" in self.path else peer.metrics.encode()
-                self.send(200, data)
+                if "server_info" in self.path:
+                    self.send(200 if peer.info is not None else 404, json.dumps(peer.info).encode())
+                elif "models" in self.path:
+                    self.send(200, json.dumps({"data": peer.models}).encode())
+                else:
+                    self.send(200, peer.metrics.encode())
 
             def do_POST(self):
                 peer.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send(peer.tokenize_status, json.dumps({"tokens": peer.tokens}).encode())
+                choice = {"message": {"content": "x"}, "finish_reason": "length", "token_ids": peer.sampled}
+                value = {"choices": [choice]}
+                (choice if peer.engine == "sglang" else value)["prompt_token_ids"] = peer.tokens
+                self.send(peer.status, json.dumps(value).encode())
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
@@ -52,15 +60,25 @@ class Peer:
 
 
 @pytest.fixture
-def peer(tmp_path, monkeypatch):
+def engine():
+    return "vllm"
+
+
+@pytest.fixture
+def peer(tmp_path, monkeypatch, engine):
     """A peer that is the baseline, and the context that it is proven against."""
     small_run.serve_with(monkeypatch, [])
-    pipeline = Pipeline(small_run.spec(tmp_path))
+    pipeline = Pipeline(small_run.spec(tmp_path, server={"engine": engine}))
     small_run.ready(pipeline, questions(1))
     made = Peer()
     made.ctx = pipeline.context("responses")
     model = made.ctx.input("target").out
-    made.models[0]["root"] = f"/far/models/{model.name}"
+    made.engine = engine
+    if engine == "sglang":  # it gives the served name as root, and no counters that tell a draft
+        made.models[0]["root"], made.metrics = "toy", "sglang:generation_tokens_total 5\n"
+        made.info = {"model_path": f"/far/models/{model.name}", "speculative_algorithm": None}
+    else:
+        made.models[0]["root"] = f"/far/models/{model.name}"
     made.tokens = Tokenizer.load(model).encode(Template.load(model).render(proof.PROBE, prompt=True))
     yield made
     made.server.shutdown()
@@ -80,6 +98,8 @@ def refused(peer):
 def test_the_baseline_passes(peer):
     prove(peer)
     assert peer.asked[0]["messages"] == proof.PROBE
+    assert peer.asked[0]["return_token_ids"] is True
+    assert peer.asked[0]["max_tokens"] == 1
 
 
 def test_the_own_host_is_proven_by_its_process_too(peer):
@@ -111,14 +131,67 @@ def test_another_chat_template_is_found_by_its_tokens(peer):
     assert "token 5" in error.what
 
 
+def test_a_begin_of_text_that_is_added_twice_is_said_so(peer):
+    peer.tokens = [peer.tokens[0], *peer.tokens]
+    assert "two begin-of-text tokens" in refused(peer).what
+
+
 def test_a_server_without_a_template_is_refused(peer):
-    peer.tokenize_status = 400
+    peer.status = 400
     assert refused(peer).code == "template-refused"
 
 
-def test_a_server_without_tokenize_cannot_be_compared_and_passes(peer):
-    peer.tokenize_status = 404
+@pytest.mark.parametrize(("tokens", "sampled"), [(None, None), (None, [7]), ([1, 2], None)])
+def test_a_server_that_gives_no_sampled_ids_is_refused_before_the_first_prompt(peer, tokens, sampled):
+    peer.tokens, peer.sampled = tokens, sampled
+    error = refused(peer)
+    assert error.code == "no-token-ids"
+    assert "return_token_ids" in error.what
+    assert "eyrie_responses_regenerate: false" in error.todo
+
+
+def test_a_server_that_fails_on_the_probe_is_ill_not_a_stranger(peer):
+    peer.status = 500
+    with pytest.raises(EyrieError) as caught:
+        prove(peer)
+    assert not isinstance(caught.value, GateError)
+
+
+def test_a_template_that_cannot_render_the_probe_still_has_to_give_ids(peer):
+    peer.ctx.target.chat_template = "{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}x"
     prove(peer)
+    assert peer.asked[0]["messages"] == proof.PROBE[:1]
+    peer.sampled = None
+    assert refused(peer).code == "no-token-ids"
+
+
+@pytest.mark.parametrize("engine", ["sglang"])
+class TestSGLang:
+    def test_ids_are_read_where_it_puts_them(self, peer):
+        prove(peer)
+        peer.tokens = [*peer.tokens[:5], 999, *peer.tokens[6:]]
+        assert refused(peer).code == "template-differs"
+
+    def test_an_older_one_without_ids_is_refused_with_the_reason(self, peer):
+        peer.tokens = peer.sampled = None
+        error = refused(peer)
+        assert error.code == "no-token-ids"
+        assert "SGLang" in error.todo
+
+    @pytest.mark.parametrize("algorithm", ["EAGLE3", "NGRAM"])
+    def test_one_that_drafts_is_no_baseline(self, peer, algorithm):
+        peer.info["speculative_algorithm"] = algorithm
+        assert refused(peer).code == "wrong-method"
+
+    def test_one_that_does_not_say_whether_it_drafts_is_refused(self, peer):
+        del peer.info["speculative_algorithm"]
+        assert refused(peer).code == "method-unknown"
+        peer.info = None
+        assert refused(peer).code == "method-unknown"
+
+    def test_another_revision_is_named_by_the_folder_it_was_started_with(self, peer):
+        peer.info["model_path"] = "/far/models/toy-000000000000"
+        assert refused(peer).code == "wrong-revision"
 
 
 def test_declared_template_and_its_arguments_are_what_is_compared(peer):

@@ -16,9 +16,9 @@ from fake_server import FakeServer, Rule
 from harness import questions, said, user
 
 from eyrie.core import planner, runner
-from eyrie.core.errors import EyrieError, Interrupted, SpecError
+from eyrie.core.errors import EyrieError, GateError, Interrupted, SpecError
 from eyrie.core.pipeline import Pipeline
-from eyrie.responses import as_is, asking
+from eyrie.responses import as_is, asking, proof
 from eyrie.responses import store as store_module
 from eyrie.responses.store import Store
 
@@ -58,6 +58,23 @@ class TestIdentity:
         seen.add(self.fingerprint(tmp_path, target={"chat_template": toy.TAGGED}))
         seen.add(self.fingerprint(tmp_path, dataset={"version": 1}))
         assert len(seen) == 8
+
+    def test_another_engine_is_part_with_its_version(self, tmp_path, server):
+        first = self.fingerprint(tmp_path)
+        assert self.fingerprint(tmp_path, server={"engine": "vllm"}) == first
+        other = pipeline(tmp_path, server={"engine": "sglang"}).context("responses")
+        assert other.fingerprint != first
+        assert set(other.identity["engine"]) == {"name", "sglang"}
+
+    def test_an_engine_without_sampled_ids_is_refused_before_the_first_prompt(self, tmp_path, server, monkeypatch):
+        made = pipeline(tmp_path)
+        asks = lambda ctx: ([server.url], proof.prover(ctx, "elsewhere", lambda: None), None)  # noqa: E731
+        monkeypatch.setattr(asking, "surroundings", asks)
+        server.rules = [Rule(content="x", token_ids=False)]
+        with pytest.raises(GateError) as caught:
+            runner.run(made, "responses")
+        assert caught.value.code == "no-token-ids"
+        assert server.stats.chat == 1  # the probe alone
 
     def test_declared_template_is_named_when_it_changes(self, tmp_path, server):
         runner.run(pipeline(tmp_path), "responses")
