@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 ACCEPTED = Path(__file__).with_name("audit-accepted.txt")
+#: a source that knows fewer of the distributions has no advisories of them (a mirror without that interface)
+KNOWN_SHARE = 0.9
 LOCAL = re.compile(r"(==[^\s;+]+)\+[A-Za-z0-9.]+")  # torch==2.13.0+cpu: advisories are of 2.13.0
 
 
@@ -70,6 +72,9 @@ def read(name: str, answer: dict[str, Any]) -> Result:
         for entry in item["vulns"]:
             mended = ", ".join(entry.get("fix_versions") or []) or "no version yet"
             result.found.append((item["name"], item["version"], entry["id"], mended))
+    every = result.count + len(result.skipped)
+    if result.count < KNOWN_SHARE * every:
+        result.unreachable = f"it answered for {result.count} of {every} distributions (a mirror has no advisories?)"
     return result
 
 
@@ -80,13 +85,14 @@ def judge(results: list[Result], known: dict[str, str], unreachable: str) -> tup
         if result.unreachable:
             lines.append(f"{result.name}: NOT AUDITED, the advisory source could not be asked: {result.unreachable}")
             status = status or (2 if unreachable == "fail" else 0)
-            continue
+            if not result.found:
+                continue
         open_ = [entry for entry in result.found if entry[2] not in known]
         lines.append(f"{result.name}: {result.count} distributions, {len(open_)} known vulnerabilities")
         for distribution, version, identifier, mended in result.found:
             note = f"accepted: {known[identifier]}" if identifier in known else f"mended in {mended}"
             lines.append(f"  {distribution} {version}  {identifier}  {note}")
-        if result.skipped:
+        if result.skipped and not result.unreachable:
             lines.append(f"  not known to the source: {', '.join(result.skipped)}")
         status = 1 if open_ else status
     return lines, status

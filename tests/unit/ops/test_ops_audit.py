@@ -20,7 +20,7 @@ _spec.loader.exec_module(audit)
 ANSWER: dict[str, Any] = {
     "dependencies": [
         {"name": "jinja2", "version": "3.1.5", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.6"], "aliases": []}]},
-        {"name": "torch", "version": "2.13.0", "vulns": []},
+        *({"name": f"sound{number}", "version": "1.0", "vulns": []} for number in range(19)),
         {"name": "of-our-own", "skip_reason": "not found"},
     ],
     "fixes": [],
@@ -29,7 +29,7 @@ ANSWER: dict[str, Any] = {
 
 def test_an_answer_is_counted() -> None:
     result = audit.read("lock", ANSWER)
-    assert (result.count, result.skipped) == (2, ["of-our-own"])
+    assert (result.count, result.skipped, result.unreachable) == (20, ["of-our-own"], "")
     assert result.found == [("jinja2", "3.1.5", "PYSEC-1", "3.1.6")]
 
 
@@ -37,7 +37,7 @@ def test_an_answer_is_counted() -> None:
 def test_a_vulnerability_fails_unless_it_is_accepted_with_a_reason(known: dict[str, str], status: int) -> None:
     lines, found = audit.judge([audit.read("lock", ANSWER)], known, "fail")
     assert found == status
-    assert f"2 distributions, {status} known" in lines[0]
+    assert f"20 distributions, {status} known" in lines[0]
     assert ("accepted: never rendered here" if known else "mended in 3.1.6") in lines[1]
 
 
@@ -48,6 +48,16 @@ def test_a_source_that_cannot_be_asked_is_said_and_is_no_pass(policy: str, statu
     assert found == status
     assert "NOT AUDITED" in lines[0]
     assert "no route" in lines[0]
+
+
+def test_a_source_that_knows_nothing_of_them_was_not_asked() -> None:
+    """pip-audit ends with 0 when every distribution is unknown: a mirror without advisories would pass everything."""
+    unknown = {"dependencies": [{"name": f"a{number}", "skip_reason": "not found"} for number in range(5)]}
+    lines, found = audit.judge([audit.read("lock", unknown)], {}, "fail")
+    assert found == 2
+    assert "NOT AUDITED" in lines[0]
+    assert "0 of 5" in lines[0]
+    assert len(lines) == 1
 
 
 def test_a_vulnerability_counts_more_than_an_unreachable_source() -> None:
