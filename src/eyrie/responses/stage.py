@@ -51,7 +51,8 @@ class Responses(Stage):
             answer["seconds"], answer["basis"] = 2.0, "the dataset's own answers"
         elif counted and measured.get("tok_s"):
             tokens = counted * measured["answer_tokens"]
-            answer["seconds"] = round(estimate.PLANNING_DEFAULTS["server_start_s"] + tokens / measured["tok_s"], 1)
+            planning = {**estimate.PLANNING_DEFAULTS, **(ctx.pipeline.raw.get("planning") or {})}
+            answer["seconds"] = round(planning["server_start_s"] + tokens / measured["tok_s"], 1)
             answer["basis"] = f"counted, and measured {measured['tok_s']:.0f} tok/s"
         return answer
 
