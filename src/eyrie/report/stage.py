@@ -34,7 +34,7 @@ class Report(Stage):
         return {**super().identity(ctx), "layout": LAYOUT}
 
     def run(self, ctx: Context, work: Work) -> Outcome:
-        from eyrie.report import collect, lines, masked, page, previous
+        from eyrie.report import collect, curves, lines, masked, page, previous
 
         # matplotlib keeps its font list there; a home folder may not be writable
         os.environ.setdefault("MPLCONFIGDIR", str(ctx.pipeline.root / "cache" / "matplotlib"))
@@ -47,6 +47,8 @@ class Report(Stage):
         settings: Settings = ctx.settings
         shown = masked.samples(masked.read(ctx.input("tokens").out), settings.masked_samples)
         atomic.write_text(ctx.out / HTML, page.build(value, shown, settings.curve_points))
+        # the whole curve stays in the draft's metrics.json: with it 50,000 steps would be most of the file
+        value["training"]["loss"] = curves.thin(curves.finite(value["training"]["loss"]), 4 * settings.curve_points)
         atomic.write_json(ctx.out / JSON, value)
         account = Account()
         account.keep(len(value["stages"]))

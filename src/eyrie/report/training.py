@@ -6,9 +6,14 @@ from typing import Any
 
 
 def read(metrics: dict[str, Any]) -> dict[str, Any]:
-    """{loss: [[step, value]], epochs: [{epoch, step, loss, accuracy: [share per position]}], predicted}."""
+    """{loss: [[step, value]], recorded, epochs: [{epoch, step, loss, accuracy: [share per position]}], predicted}.
+
+    recorded: steps whose loss was recorded, however few points of it are kept later.
+    """
+    loss = [list(point) for point in metrics.get("loss_curve") or []]
     return {
-        "loss": [list(point) for point in metrics.get("loss_curve") or []],
+        "loss": loss,
+        "recorded": len(loss),
         "epochs": [epoch(item, number) for number, item in enumerate(metrics.get("epochs") or [])],
         "predicted": predicted(metrics),
     }

@@ -123,7 +123,7 @@ def test_metrics_of_the_draft_become_series() -> None:
         (1, 4, 3),
         (2, 8, 3),
     ]
-    assert training.read({}) == {"loss": [], "epochs": [], "predicted": None}
+    assert training.read({}) == {"loss": [], "recorded": 0, "epochs": [], "predicted": None}
 
 
 def test_samples_are_taken_source_by_source() -> None:

@@ -3,129 +3,22 @@
 from __future__ import annotations
 
 import json
-import pickle
-import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import made_report as made
 import pytest
+from report_house import INPUTS, House, Size, stand_in
 
-from eyrie.benchmark import summary
-from eyrie.core import atomic, planner, registry, runner
+from eyrie.core import planner, registry, runner
 from eyrie.core.errors import EyrieError
-from eyrie.core.pipeline import Pipeline
-from eyrie.core.stage import Outcome, Stage, Work
 
 pytestmark = pytest.mark.node
 
-INPUTS = {
-    "target": (),
-    "dataset": ("target",),
-    "responses": ("target", "dataset"),
-    "tokens": ("target", "responses"),
-    "hidden_states": ("target", "tokens"),
-    "draft": ("target", "tokens", "hidden_states"),
-    "benchmark": ("target", "dataset", "draft"),
-}
 CONTRACT = ["run", "host", "target", "draft", "stages", "acceptance", "throughput", "break_even_acceptance", "verdict"]
-
-
-@dataclass
-class Nothing:
-    version: int = 0
-
-
-class StandIn(Stage):
-    settings_type = Nothing
-
-    def __init__(self, name: str):
-        self.name, self.inputs = name, INPUTS[name]
-
-    def run(self, ctx: Any, work: Work) -> Outcome:
-        raise NotImplementedError
-
-
-def outputs(name: str, folder: Path, gain: float) -> None:
-    """What the report reads of a stage."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if name == "tokens":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        sample = {"id": "c0", "turn": 0, "length": 3, "supervised": 2}
-        parts = [{"text": "why", "supervised": False}, {"text": "because <b>&", "supervised": True}]
-        listed = [{**sample, "source": name, "segments": parts} for name in ("chat", "chat", "chat", "made")]
-        atomic.write_json(folder / "audit.json", {**made.AUDIT, "samples": listed})
-        samples = {"source": ["chat", "made"] * 3, "length": [3] * 6, "supervised": [2, 1] * 3}
-        pq.write_table(pa.table(samples), folder / "samples.parquet")
-        with zipfile.ZipFile(folder / "token_freq.pt", "w") as archive:
-            archive.writestr("token_freq/data.pkl", pickle.dumps({1: 4, 2: 9, 3: 1}, protocol=2))
-        known = {"draft_vocab_size": 2, "coverage": 0.93, "coverage_by_source": {"chat": 0.9}, "distinct_supervised": 3}
-        atomic.write_json(folder / "vocab.json", known)
-    if name == "draft":
-        atomic.write_json(folder / "metrics.json", made.metrics())
-    if name == "benchmark":
-        given = made.settings()
-        sessions = made.measured(gain, given=given)
-        cells = summary.cells(sessions)
-        decision = summary.decision(given, cells)
-        promotion = {
-            "promoted": decision["promote"],
-            "reason": decision["promote_reason"],
-            "version": "v",
-            "before": "",
-        }
-        results = {
-            "formula": "1 + accepted/drafts",
-            "num_speculative_tokens": 3,
-            "draft": {"version": "5ab31c02de77"},
-            "predecessor": None,
-            "sets": {"heldout": {"prompts": 16, "source": "eval.parquet", "skipped": {}}},
-            "sessions": [{key: run[key] for key in ("key", "variant", "k", "round")} for run in sessions],
-            "cells": cells,
-            "same_text": summary.same_text(sessions),
-            "lossless": None,
-            "decision": decision,
-            "promotion": promotion,
-            "serving": {"profile": "", "base_url": "", "draft": ""},
-            "environment": made.report()["environment"],
-        }
-        atomic.write_json(folder / "results.json", results)
-
-
-class House:
-    def __init__(self, root: Path):
-        self.root = root
-
-    def pipeline(self, version: int = 0, gain: float = 1.0) -> Pipeline:
-        target = {"name": "m", "source": {"kind": "path", "path": "/x"}, "hidden_size": 8, "num_hidden_layers": 8}
-        target |= {"num_attention_heads": 2, "vocab_size": 99, "aux_layers": [1, 2, 3]}
-        stages = {"draft": {"version": version}}
-        raw = {"root": str(self.root), "run": "main", "host": "here", "target": target, "stages": stages}
-        pipeline = Pipeline(raw)
-        for entry in made.stages():
-            ctx = pipeline.context(entry["name"])
-            outputs(entry["name"], ctx.out, gain)
-            ctx.state.path.mkdir(parents=True, exist_ok=True)
-            account = {key: entry[key] for key in ("in", "kept", "dropped", "failed")}
-            record = {"fingerprint": ctx.fingerprint, "status": "done", "outputs": ["."], "output_sizes": {".": 0}}
-            record |= {key: entry[key] for key in ("seconds", "bytes", "forecast", "started", "finished")}
-            ctx.state.write({**record, "identity": ctx.identity, "account": account, "attempt": 1})
-        return pipeline
-
-    def run(self, version: int = 0, gain: float = 1.0) -> dict[str, Any]:
-        pipeline = self.pipeline(version, gain)
-        runner.run(pipeline, "report")
-        return dict(json.loads((pipeline.context("report").out / "report.json").read_text()))
 
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    stand_ins = {name: StandIn(name) for name in INPUTS}
-    real = registry.get
-    monkeypatch.setattr(registry, "get", lambda name: stand_ins.get(name) or real(name))
+    monkeypatch.setattr(registry, "get", stand_in)
     return House(tmp_path)
 
 
@@ -169,6 +62,14 @@ def test_the_page_and_the_json_show_what_has_no_mask(house: House) -> None:
     text = (house.pipeline().context("report").out / "report.html").read_text()
     for part in ("without a mask", "cut at the end", "silent", "9 of 396 turns do not fit seq_length 512"):
         assert part in text
+
+
+def test_a_long_training_keeps_its_shape_in_few_points(house: House) -> None:
+    house.size = Size(steps=20_000)
+    training = house.run()["training"]
+    assert training["recorded"] == 20_000
+    assert len(training["loss"]) <= 1600
+    assert [training["loss"][0][0], training["loss"][-1][0]] == [1, 20_000]
 
 
 def test_a_run_without_an_audit_has_a_report_too(house: House) -> None:
