@@ -71,8 +71,11 @@ def stopped(said: str) -> bool:
     return re.search(rf"exitcode\s*:\s*{STOPPED}\b", said.rpartition("Root Cause")[2]) is not None
 
 
-def broken(settings: DraftSettings, said: str) -> EyrieError:
-    """What a host says when the training of its group ended too early. said: the last lines of its trainer's log."""
+def broken(settings: DraftSettings, said: str, host: str = "", status: int = 1) -> EyrieError:
+    """What a host says when the training of its group ended too early.
+
+    said: the last lines of its trainer's log. status: how its own torchrun ended; below 0: killed by that signal.
+    """
     if "RendezvousTimeoutError" in said or "RendezvousConnectionError" in said:
         return EyrieError(
             f"the hosts of the group did not meet within {settings.join_timeout_s:.0f} s.",
@@ -83,13 +86,32 @@ def broken(settings: DraftSettings, said: str) -> EyrieError:
             + ", ".join(settings.hosts)
             + " run the stage and reach that address; run train.yml again.",
         )
+    lost = ", ".join(lost_hosts(settings, said, host)) or "a host or its trainer"
+    what = f"the training of the group broke: {lost} was lost."
+    if status < 0:
+        what = f"the training of the group broke: the trainer of {host or 'this host'} was killed (signal {-status})."
     return EyrieError(
-        "the training of the group broke: a host or its trainer was lost.",
+        what,
         where=", ".join(settings.hosts),
         why=_reason(said),
         code="group-broken",
         todo="Bring the host back, or take it out of the group; train.yml resumes from the last whole checkpoint.",
     )
+
+
+def lost_hosts(settings: DraftSettings, said: str, host: str = "") -> list[str]:
+    """The other hosts whose connection ended, by the peers' addresses in a trainer's last words.
+
+    An address that several hosts share (all on one machine) names none of them.
+    """
+    found = []
+    for name, address in zip(settings.hosts, settings.addresses, strict=False):
+        alone = settings.addresses.count(address) == 1 and name != host
+        if alone and re.search(
+            rf"(closed by peer|reset by peer|refused|timed out)[^\n]*{re.escape(address)}\b", said, re.I
+        ):
+            found.append(name)
+    return found
 
 
 def _reason(said: str) -> str:

@@ -56,6 +56,9 @@ class DraftSettings:
         identity=False,
         doc="inventory names of the hosts that train together, the leader first; empty = this one alone",
     )
+    addresses: list[str] = setting(
+        [], identity=False, doc="addresses of these hosts, in the same order: a lost one is named"
+    )
     fsdp_shard: bool = False
     max_skipped_share: float = setting(0.0, identity=False, doc="share of samples that training may skip")
     draft_attn_impl: Literal["auto", "simple_flex_attention", "sdpa", "eager"] = setting("auto", identity=False)

@@ -70,7 +70,7 @@ class Training:
                     "asked to stop; the trainer had to be ended", code="interrupted", todo="Run again: it resumes."
                 )
             if len(self.settings.hosts) > 1:
-                raise group.broken(self.settings, trainer.last_lines(200))
+                raise group.broken(self.settings, trainer.last_lines(200), self.ctx.pipeline.host, status or 0)
             raise EyrieError(
                 f"the trainer ended with status {status}.",
                 where=str(trainer.log_path),

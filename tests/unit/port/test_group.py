@@ -96,6 +96,29 @@ def test_what_broke_is_said(said: str, code: str, why: str) -> None:
     assert "train.yml" in error.todo
 
 
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:4711"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "peer", "lost"),
+    [
+        (["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.3", "c was lost"),
+        (["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.30", "a host or its trainer was lost"),
+        (["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.1", "a host or its trainer was lost"),
+        (["127.0.0.1", "127.0.0.1", "127.0.0.1"], "127.0.0.1", "a host or its trainer was lost"),
+        ([], "10.0.0.3", "a host or its trainer was lost"),
+    ],
+)
+def test_who_was_lost_is_named_by_its_address(addresses: list[str], peer: str, lost: str) -> None:
+    error = group.broken(settings(addresses=addresses), CLOSED.format(peer), "a")
+    assert error.what == f"the training of the group broke: {lost}."
+
+
+def test_a_host_whose_own_trainer_was_killed_says_so() -> None:
+    error = group.broken(settings(), CLOSED.format("10.0.0.1"), "b", -9)
+    assert error.what == "the training of the group broke: the trainer of b was killed (signal 9)."
+
+
 def test_an_orderly_stop_of_another_host_is_no_loss() -> None:
     said = "Root Cause (first observed failure):\n  host      : b\n  exitcode  : {} (pid: 4711)\n  error_file: <N/A>\n"
     assert group.stopped(said.format(75))
