@@ -11,7 +11,8 @@ from small_house import House, Small
 from eyrie.core import registry
 
 #: these need the node environment; `make node` runs them there
-collect_ignore = [] if importlib.util.find_spec("numpy") else ["test_ops_canary_faults.py"]
+NODE = ["test_ops_canary_faults.py", "test_ops_hostile_files.py"]
+collect_ignore = [] if importlib.util.find_spec("numpy") else NODE
 
 
 @pytest.fixture

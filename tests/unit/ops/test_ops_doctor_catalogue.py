@@ -28,6 +28,21 @@ INFO saved checkpoint 1/checkpoint
 INFO acceptance length 2.41 (1 + accepted/drafts), untrained 1.00
 account.kept: 400
 """
+#: what a real run that ended well left in its logs, in vLLM's, supervisord's and the runner's words
+ENDED_WELL = """\
+2026-11-30 12:41:25,247 INFO success: eyrie-main-dataset-068970 entered RUNNING state, process has stayed up
+WARNING 11-30 12:56:41 [system_utils.py:255] Found ulimit of 20000 and failed to automatically increase with error \
+current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.
+INFO 11-30 12:57:34 [factories.py:89] Scale-out endpoints are disabled. Restart with --enable-scale-out to enable them
+INFO 11-30 12:57:53 [core_client.py:772] [shutdown] MPClient: stopping engine manager
+WARNING 11-30 12:57:53 [utils.py:653] [shutdown] Process manager: force killing remaining process EngineCore pid 23758
+ERROR 11-30 12:57:53 [async_llm.py:906] AsyncLLM output_handler failed.
+ERROR 11-30 12:57:53 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.
+INFO:     Application shutdown complete.
+ - leaked type "PROPAGATE_NAN"
+{"stage": "benchmark", "status": "done", "identity": {"environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}}}
+{"stage": "tokens", "status": "done", "outputs": ["token_freq.pt", "vocab"], "missing": []}
+"""
 
 
 def document(case: dict) -> Document:
@@ -64,6 +79,26 @@ def test_signature_is_found_in_the_middle_of_a_long_healthy_log(name: str) -> No
 def test_healthy_log_has_no_finding(source: str, stage: str) -> None:
     facts = {"disk.used_share": 0.5, "disk.inodes_free": 10**6, "disk.read_only": False, "status": "done"}
     assert examine.diagnose([Document(source, "ok.log", stage, HEALTHY, facts)]) == []
+
+
+@pytest.mark.parametrize("stage", ["server", *NAMES])
+def test_logs_of_a_run_that_ended_well_have_no_finding(stage: str) -> None:
+    assert examine.diagnose([Document("log", "ok.log", stage, ENDED_WELL)]) == []
+
+
+def test_an_engine_that_dies_after_the_next_start_is_found() -> None:
+    again = "INFO Initializing a V1 LLM engine\nERROR vllm.v1.engine.exceptions.EngineDeadError: EngineCore\n"
+    found = examine.diagnose([Document("log", "server.log", "server", ENDED_WELL + again)])
+    assert [item["id"] for item in found] == ["engine-dead"]
+    assert found[0]["where"] == f"server.log:{len(ENDED_WELL.splitlines()) + 2}"
+
+
+def test_rows_that_were_not_wanted_are_no_loss() -> None:
+    dropped = {"not_sampled": 3856, "held_out": 40, "duplicate": 1167}
+    account = {"in": 5413, "kept": 350, "dropped": dropped, "failed": {}}
+    record = record_document({"status": "done", "account": account}, "done", "dataset", "record")
+    assert record.facts["share.dropped"] == 1167 / 5413
+    assert examine.diagnose([record]) == []
 
 
 def test_stage_names_in_the_catalogue_exist() -> None:

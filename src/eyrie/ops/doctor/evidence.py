@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import time
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ TAIL_BYTES = 256 * 1024
 LINE_CHARS = 2000
 LOG_DEPTH = 3
 MAX_LOGS = 40
+#: rows left out because so many were wanted and no more: nothing is wrong with them
+WANTED = ("held_out", "over_quota", "not_sampled")
+_ANSWER = re.compile(r'\{"stage": "\w+", "status": "done"')
+_STOPPING, _STARTING = "[shutdown]", re.compile(r"vLLM API server version|Initializing a V1 LLM engine")
 
 
 @dataclass
@@ -32,7 +37,22 @@ class Document:
     whole: bool = True  # False: only the end of a long file, so that line numbers would mislead
 
     def lines(self) -> list[str]:
-        return [line[:LINE_CHARS] for line in self.text.splitlines()]
+        """Its lines, cut; in a log those that are no evidence are empty, so that numbers stay."""
+        lines = [line[:LINE_CHARS] for line in self.text.splitlines()]
+        return list(telling(lines)) if self.source == "log" else lines
+
+
+def telling(lines: list[str]) -> Iterator[str]:
+    """Lines without the record of a stage that is done (its settings name everything), and without what an engine
+    says after it was told to stop: it calls itself dead then. An engine that breaks says so before it shuts down.
+    """
+    stopping = False
+    for line in lines:
+        if _STARTING.search(line):
+            stopping = False
+        elif _STOPPING in line:
+            stopping = True
+        yield "" if stopping or _ANSWER.match(line) else line
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> tuple[str, bool]:
@@ -82,7 +102,8 @@ def record_document(record: dict[str, Any], status: str, name: str, origin: str)
         reasons = account.get(kind) or {}
         for reason, count in reasons.items():
             facts[f"share.{kind}.{reason}"] = count / entered if entered else 0.0
-        facts[f"share.{kind}"] = sum(reasons.values()) / entered if entered else 0.0
+        unwanted = sum(count for reason, count in reasons.items() if reason not in WANTED)
+        facts[f"share.{kind}"] = unwanted / entered if entered else 0.0
     error = record.get("error") or {}
     facts["error.present"] = bool(error)
     shown = {key: value for key, value in facts.items() if not key.startswith(("identity.", "inputs."))}
