@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from eyrie.serve.house import House
 from eyrie.supervise import Program
 from eyrie.supervise.base import tail
 from eyrie.supervise.interpreter import venv_python
-from eyrie.supervise.jobs import job_environment
+from eyrie.supervise.jobs import ENDING_LIMIT_S, job_environment
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 
@@ -52,6 +53,9 @@ def begin(pipeline: Pipeline, profile: str) -> dict[str, Any]:
     document = launch.document(pipeline, profile)
     house = House(pipeline, server_settings.load(pipeline))
     unit, known = unit_of(house.root), records.read(record_path(house.root))
+    if known.get("status") in (DONE, FAILED):  # its job may be between its last word and its end
+        with suppress(EyrieError):
+            house.supervisor.wait_stopped(unit, ENDING_LIMIT_S)
     if house.supervisor.status(unit).active:
         if known.get("fingerprint") == document["fingerprint"]:
             return {"started": False, "finished": False}

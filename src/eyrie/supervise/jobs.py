@@ -102,7 +102,8 @@ def _running(ctx: Context, supervisor: Supervisor, unit: str) -> bool:
 def _worker(ctx: Context, supervisor: Supervisor, unit: str) -> dict[str, Any] | None:
     """Who works on the stage: the holder of its lock, or the job that has yet to take it.
 
-    A job that wrote its last record but has not ended yet is waited for: it must not be attached to.
+    A job that wrote its last record but has not ended yet, or that was killed and not yet missed by the supervisor, is
+    waited for: it must not be attached to.
     """
     deadline = time.monotonic() + ENDING_LIMIT_S
     while True:
@@ -113,8 +114,9 @@ def _worker(ctx: Context, supervisor: Supervisor, unit: str) -> dict[str, Any] |
                 return None
             owner = {"pid": status.pid, "fingerprint": (atomic.read_json(_job_path(ctx), {}) or {}).get("fingerprint")}
         latest = ctx.state.latest()
-        ending = owner.get("pid") == latest.get("pid") and latest.get("status") != state.RUNNING
-        if not ending or time.monotonic() > deadline:
+        recorded = owner.get("pid") == latest.get("pid") and latest.get("status") != state.RUNNING
+        gone = bool(owner.get("pid")) and processes.read(int(owner["pid"])) is None
+        if not (recorded or gone) or time.monotonic() > deadline:
             return owner
         time.sleep(0.05)
 
