@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,21 @@ from eyrie.hidden_states.store import totals_read_only
 RATES = "rates.json"
 
 
-def lengths(ctx: Context) -> list[int] | None:
-    """Token counts of the prepared rows, or None before the tokens stage has run."""
+def lengths(ctx: Context) -> Counter[int] | None:
+    """How many prepared rows there are of each token count, or None before the tokens stage has run."""
     path = ctx.input("tokens").out / "samples.parquet"
-    if not path.exists():
+    try:
+        return _counted(str(path), path.stat().st_mtime_ns)
+    except FileNotFoundError:
         return None
+
+
+@lru_cache(maxsize=4)  # a plan asks twice, for its forecast and for its gates
+def _counted(path: str, modified: int) -> Counter[int]:
     import pyarrow.parquet as parquet
 
-    return [int(value) for value in parquet.read_table(path, columns=["length"]).column("length").to_pylist()]
+    column = parquet.read_table(path, columns=["length"]).column("length").value_counts()
+    return Counter({int(item["values"]): int(item["counts"]) for item in column.to_pylist()})
 
 
 def of(ctx: Context) -> dict[str, Any]:
@@ -32,31 +41,28 @@ def of(ctx: Context) -> dict[str, Any]:
     if known is None:
         return estimate.estimate("hidden_states", ctx.pipeline.raw)
     settings: HiddenStatesSettings = ctx.settings
+    rows, counted = known.total(), sum(length * count for length, count in known.items())
     size = corpus_bytes(known, len(ctx.target.captured_layers), ctx.target.hidden_size, settings.dtype)
     rate, basis = rate_of(ctx)
     samples, stored = totals_read_only(ctx.base / "store")
     left = max(0, size - stored)
-    tokens = sum(known) * (left / size if size else 0)
+    tokens = counted * (left / size if size else 0)
     bytes_needed = min(left, settings.window_bytes) if settings.storage == "window" else left
     return {
         "bytes": bytes_needed,
         "seconds": round(start_seconds(ctx) + tokens / rate, 1) if left else 2.0,
-        "basis": f"{len(known)} rows, {sum(known)} tokens counted; {basis}",
-        "samples": len(known),
-        "tokens": sum(known),
+        "basis": f"{rows} rows, {counted} tokens counted; {basis}",
+        "samples": rows,
+        "tokens": counted,
         "corpus_bytes": size,
         "stored_samples": samples,
         "stored_bytes": stored,
     }
 
 
-def corpus_bytes(lengths_: list[int], layers: int, hidden: int, dtype: str) -> int:
-    """Exact bytes of all files of a corpus."""
-    cache: dict[int, int] = {}
-    for length in lengths_:
-        if length not in cache:
-            cache[length] = files.file_bytes(length, layers, hidden, dtype)
-    return sum(cache[length] for length in lengths_)
+def corpus_bytes(lengths_: Counter[int], layers: int, hidden: int, dtype: str) -> int:
+    """Exact bytes of all files of a corpus of so many rows of each token count."""
+    return sum(count * files.file_bytes(length, layers, hidden, dtype) for length, count in lengths_.items())
 
 
 def rate_of(ctx: Context) -> tuple[float, str]:
@@ -65,7 +71,9 @@ def rate_of(ctx: Context) -> tuple[float, str]:
     if measured.get("tok_s"):
         return float(measured["tok_s"]), "rate measured on this host"
     plan = {**estimate.PLANNING_DEFAULTS, **(ctx.pipeline.raw.get("planning") or {})}
-    return float(plan["prefill_tok_s"]), "rate from the profile's planning figures"
+    each = estimate.token_bytes(ctx.target.hidden_size, len(ctx.target.captured_layers), ctx.settings.dtype)
+    rate = min(float(plan["prefill_tok_s"]), float(plan["disk_bytes_s"]) / each)
+    return rate, "rate from the profile's planning figures"
 
 
 def start_seconds(ctx: Context) -> float:
@@ -104,7 +112,7 @@ def _ways_out(ctx: Context, settings: HiddenStatesSettings, need: dict[str, Any]
 def of_rows(ctx: Context, todo: Any, proof: dict[str, Any]) -> dict[str, Any]:
     """The forecast of one capture from the probe's measured rate: bytes, seconds, tokens."""
     size = corpus_bytes(
-        [row.tokens for row in todo.missing], len(todo.shape.layers), todo.shape.hidden_size, todo.shape.dtype
+        Counter(row.tokens for row in todo.missing), len(todo.shape.layers), todo.shape.hidden_size, todo.shape.dtype
     )
     tokens = sum(row.tokens for row in todo.missing)
     rate = max(float(proof["tok_s"]), 1e-9)
