@@ -11,6 +11,12 @@ MODEL_FOLDER: a checkpoint folder; speculators loads its tokenizer.
 
 The same with a real server that serves MODEL_FOLDER under that very name: tokens a second of Eyrie, of speculators and
 of a client that only sends prepared requests and drops the answers, which is as much as the server can give.
+With --orders: Eyrie alone, in each order of asking, over prompts of heavy-tailed length.
+
+    python bench/responses.py --memory 1000000 [--json]
+
+Peak memory of a resumed stage whose store holds so many answers already: reading its index and the dataset's catalog,
+then walking all prompts. Nothing is asked: what grows with the number of prompts is all there.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +63,22 @@ def ideal_seconds(values: list[float], concurrency: int) -> float:
     return max(slots)
 
 
-def prompts(folder: Path, count: int, spread: bool = False) -> None:
-    """The same conversations for all: train.parquet for Eyrie, prompts.jsonl for others. spread: of many lengths."""
+def prompts(folder: Path, count: int, spread: str = "") -> None:
+    """The same conversations for all: train.parquet for Eyrie, prompts.jsonl for others.
+
+    spread: '' all of one length, 'even' 10 to 80 words, 'heavy' lognormal around 80 words, at most 1,000.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     words = "please explain this to me in some detail, "
-    texts = [f"Question {number}: " + words * (1 + number % 8 if spread else 6) for number in range(count)]
+    dice = random.Random(5)
+    times = {
+        "": lambda number: 6,
+        "even": lambda number: 1 + number % 8,
+        "heavy": lambda number: min(125, 1 + int(dice.lognormvariate(2, 1))),
+    }[spread]
+    texts = [f"Question {number}: " + words * times(number) for number in range(count)]
     turns = [[{"role": "user", "content": text}] for text in texts]
     table = {
         "id": [f"p{number}" for number in range(count)],
@@ -191,7 +207,7 @@ def against_server(url: str, model: str, count: int, concurrency: int, repeats: 
         for tool, rates in found.items():
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                prompts(folder, count, spread=True)
+                prompts(folder, count, "even")
                 rates.append(server_rate(url, tool, folder, concurrency, model))
                 print(f"{tool}: {rates[-1]:.1f} tok/s", file=sys.stderr)
     rates = {tool: statistics.median(values) for tool, values in found.items()}
@@ -204,11 +220,42 @@ def against_server(url: str, model: str, count: int, concurrency: int, repeats: 
     }
 
 
-def server_rate(url: str, tool: str, folder: Path, concurrency: int, model: str) -> float:
+def in_orders(url: str, model: str, count: int, concurrency: int, repeats: int) -> dict[str, Any]:
+    """Tokens a second of Eyrie's orders of asking, in turn, on the same prompts; each pass asks everything anew."""
+    found: dict[str, list[float]] = {"dataset": [], "longest_first": [], "bucketed": []}
+    for _ in range(repeats):
+        for order, rates in found.items():
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                prompts(folder, count, "heavy")
+                rates.append(server_rate(url, "eyrie", folder, concurrency, model, 160, [order]))
+                print(f"{order}: {rates[-1]:.1f} tok/s", file=sys.stderr)
+    return {
+        **{f"{order}_tok_s": round(statistics.median(rates), 1) for order, rates in found.items()},
+        "each": {order: [round(rate, 1) for rate in rates] for order, rates in found.items()},
+        "requests": count,
+        "concurrency": concurrency,
+    }
+
+
+def memory(count: int) -> dict[str, Any]:
+    """Peak memory and seconds of a resumed stage with `count` conversations, all of them answered."""
+    with tempfile.TemporaryDirectory() as name:
+        argv = [sys.executable, str(SUPPORT / "resume_eyrie.py"), name]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        subprocess.run([*argv, str(count)], env=environment, check=True)
+        done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
+        stored = sum(path.stat().st_size for path in (Path(name) / "store").glob("*.log"))
+    return {"conversations": count, **json.loads(done.stdout), "store_bytes": stored}
+
+
+def server_rate(
+    url: str, tool: str, folder: Path, concurrency: int, model: str, tokens: int = 64, more: Sequence[str] = ()
+) -> float:
     """Tokens a second between the first token that the server makes for this client and its last one."""
     before = generated(url)
     client = subprocess.Popen(
-        command(tool, url, folder, concurrency, model, max_tokens=64),
+        [*command(tool, url, folder, concurrency, model, max_tokens=tokens), *more],
         env={**os.environ, "PYTHONPATH": str(SOURCE), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")},
         stdout=subprocess.DEVNULL,
     )
@@ -256,17 +303,23 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="checkpoint folder with a tokenizer")
+    parser.add_argument("--model", default="", help="checkpoint folder with a tokenizer")
     parser.add_argument("--seconds", type=float, default=5.0, help="ideal length of one measurement")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--server", default="", help="base URL of a real server")
     parser.add_argument("--requests", type=int, default=256, help="with --server")
     parser.add_argument("--concurrency", type=int, default=64, help="with --server")
+    parser.add_argument("--orders", action="store_true", help="with --server: compare the orders of asking")
+    parser.add_argument("--memory", type=int, default=0, metavar="COUNT", help="memory of a resumed stage")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args()
-    if options.server:
-        found = against_server(options.server, options.model, options.requests, options.concurrency, options.repeats)
+    if not options.memory and not options.model:
+        parser.error("--model is needed")
+    if options.server or options.memory:
+        given = (options.server, options.model, options.requests, options.concurrency, options.repeats)
+        act = in_orders if options.orders else against_server
+        found = memory(options.memory) if options.memory else act(*given)
         print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
         return
     start = time.monotonic()

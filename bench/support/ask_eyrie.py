@@ -1,4 +1,7 @@
-"""Eyrie's asking as the stage does it, for the bench: python ask_eyrie.py URL FOLDER CONCURRENCY MAX_TOKENS MODEL."""
+"""Eyrie's asking as the stage does it, for the bench.
+
+Arguments: URL FOLDER CONCURRENCY MAX_TOKENS MODEL [ORDER].
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ from eyrie.responses.turn import Rules
 
 
 def main() -> None:
-    url, folder, concurrency, max_tokens, model = sys.argv[1:]
+    url, folder, concurrency, max_tokens, model, *order = sys.argv[1:]
     base = Path(folder)
-    settings = Settings(concurrency=int(concurrency), max_tokens=int(max_tokens), truncated="keep")
+    numbers = {"concurrency": int(concurrency), "max_tokens": int(max_tokens)}
+    settings = Settings(**numbers, truncated="keep", order=order[0] if order else "dataset")
     asker = chat.Asker(settings, model, "bench")
     known = rows.catalog(base / "train.parquet", asker)
     rules = Rules(settings.think_tags, False, settings.min_answer, 1.0, 600.0, 1 << 20)
