@@ -94,6 +94,7 @@ def test_argument_specs_and_defaults_hold_the_same_keys(stage: str) -> None:
         ("runtime", ("runtime",)),
         ("target", ("target",)),
         ("preflight", ("preflight",)),
+        ("monitoring", ("monitoring",)),
     ],
 )
 def test_the_house_s_argument_specs_and_defaults_hold_the_same_keys(role: str, components: tuple[str, ...]) -> None:
