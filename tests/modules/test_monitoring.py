@@ -180,6 +180,12 @@ def test_the_configuration_is_what_promtool_accepts(node: Node) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_host_that_is_not_provisioned_is_refused_with_the_next_step(node: Node, tmp_path: Path) -> None:
+    refused = node.play(eyrie_root=str(tmp_path / "bare"))
+    assert (refused["failed"], refused["changed"]) == (1, 0)
+    assert "Run playbooks/provision.yml first" in node.said
+
+
 class Api:
     """Prometheus' own HTTP API."""
 
