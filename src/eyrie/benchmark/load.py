@@ -17,6 +17,7 @@ from typing import Any
 
 from eyrie.core import children
 from eyrie.core.errors import EyrieError
+from eyrie.serve import key
 
 LAST_LINES = 12
 START_TIMEOUT_S = 300.0
@@ -46,7 +47,7 @@ class Generator:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=children.environment(**quiet),
+                env=children.environment(**quiet, **key.for_openai_clients()),
                 start_new_session=True,
             )
         return self

@@ -22,6 +22,10 @@ from eyrie.core.stage import Outcome, Renamed, Work
 def run(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Bring one stage up to date; returns its record. Raises EyrieError."""
     ctx = pipeline.context(name)
+    if pipeline.server.get("secrets"):
+        from eyrie.serve import key
+
+        key.hold(pipeline)
     ctx.state.path.mkdir(parents=True, exist_ok=True)
     pipeline.hashes.path.parent.mkdir(parents=True, exist_ok=True)
     attempts = int(ctx.record().get("attempt", 0))

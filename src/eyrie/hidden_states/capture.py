@@ -24,6 +24,7 @@ from eyrie.hidden_states.disk import DiskGuard
 from eyrie.hidden_states.keys import Shape, endpoint_of
 from eyrie.hidden_states.settings import HiddenStatesSettings
 from eyrie.hidden_states.store import Entry, Store
+from eyrie.serve import key
 
 log = logging.getLogger(__name__)
 COMMIT_EVERY = 64
@@ -94,7 +95,7 @@ class Capture:
         started = time.monotonic()
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="states")
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as session:
+        async with aiohttp.ClientSession(connector=connector, headers=key.headers()) as session:
             self._endpoints = [Endpoint(url, self.model, self.settings, session) for url in self.urls]
             self._queues: list[deque[Item]] = [deque() for _ in self._endpoints]
             for row in rows:

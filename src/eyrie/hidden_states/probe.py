@@ -29,6 +29,7 @@ from eyrie.hidden_states.corpus import Corpus, Row
 from eyrie.hidden_states.keys import Shape
 from eyrie.hidden_states.settings import HiddenStatesSettings
 from eyrie.hidden_states.weights import Checkpoint, dimensions, logits, to_float
+from eyrie.serve import key
 
 NEAR_TIE = 0.25  # bf16 logits of size 16..32 are this far apart
 BATCH_TOLERANCE = 0.1  # relative error between two batch shapes; another layer is far above
@@ -88,7 +89,7 @@ async def _run(
     proof = Proof(samples=len(rows), tokens=sum(row.tokens for row in rows))
     paths: list[Path] = []
     ids = [corpus.ids(row.row) for row in rows]
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=key.headers()) as session:
         endpoint = Endpoint(url, model, settings, session)
         await _check_model(endpoint, model)
         try:

@@ -22,6 +22,7 @@ from eyrie.responses.rows import Catalog, Job, dataset_rows, job_of, replay
 from eyrie.responses.settings import Settings
 from eyrie.responses.store import Index, Store
 from eyrie.responses.turn import Rules
+from eyrie.serve import key
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def ask(
         context=ctx.target.max_model_len,
     )
     urls, prove, revive = surroundings(ctx)
-    hooks = Hooks(prove, work.check_stop, lambda engine: report(engine, source, work), revive)
+    hooks = Hooks(prove, work.check_stop, lambda engine: report(engine, source, work), revive, key.headers())
     work.progress.start("asking", len(known), "conversations", done=source.ready)
     remembered = atomic.read_json(ctx.base / "rates.json", {}) or {}
     started = time.monotonic()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Pipeline
+from eyrie.serve import key
 from eyrie.serve.settings import PROFILES
 
 
@@ -49,6 +52,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from eyrie.cli import read_spec
 
     pipeline = Pipeline(read_spec(args.spec))
+    with contextlib.suppress(*([EyrieError] if verb in ("plan", "look", "stop", "status") else [])):
+        key.hold(pipeline)  # looking and stopping do not fail for want of a key
     verbs: dict[str, Callable[[Pipeline, argparse.Namespace], dict[str, Any]]]
     verbs = {
         "plan": _plan,
@@ -66,7 +71,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _exec(args: argparse.Namespace) -> NoReturn:
     import sys
 
-    from eyrie.core.errors import EyrieError
     from eyrie.serve import execute
 
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyrie.core.errors import EyrieError
+from eyrie.serve import key
 
 #: a proxy variable must not send calls to this machine elsewhere
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -47,6 +48,8 @@ def post(base_url: str, path: str, body: dict[str, Any], timeout_s: float = 60.0
 
 def _call(request: urllib.request.Request, timeout_s: float) -> Answer:
     """An answer of any status. Raises Unreachable when there is none."""
+    for name, value in key.headers().items():
+        request.add_unredirected_header(name, value)
     try:
         with _OPENER.open(request, timeout=timeout_s) as reply:
             return Answer(reply.status, reply.read().decode("utf-8", "replace"))

@@ -167,6 +167,36 @@ def test_secrets_are_read_at_start_and_stand_nowhere_else(run, tmp_path, monkeyp
     assert execute.read_secret("VLLM_API_KEY", Path("/nonexistent")) == "from systemd"
 
 
+def test_the_servers_own_key_is_sent_by_every_client_and_held_by_the_process_alone(run, tmp_path, monkeypatch):
+    from eyrie.serve import http, key
+
+    monkeypatch.delenv(key.HELD, raising=False)
+    secret = tmp_path / "key"
+    secret.write_text("s3cret\n")
+    secret.chmod(0o600)
+    assert key.headers() == {}
+    key.hold(run(secrets={"VLLM_API_KEY": str(secret)}).pipeline)
+    assert key.headers() == {"Authorization": "Bearer s3cret"}
+    assert key.for_openai_clients() == {"OPENAI_API_KEY": "s3cret"}
+    sent = []
+
+    class Opener:
+        def open(self, request, timeout):
+            sent.append(request.unredirected_hdrs)
+            raise OSError("nobody")
+
+    monkeypatch.setattr(http, "_OPENER", Opener())
+    with pytest.raises(http.Unreachable) as caught:
+        http.get("http://127.0.0.1:9", "/v1/models")
+    assert sent == [{"Authorization": "Bearer s3cret"}]
+    assert "s3cret" not in str(caught.value)
+    key.hold(run().pipeline)
+    assert key.headers() == {}
+    secret.chmod(0o644)
+    with pytest.raises(EyrieError, match="open to others"):
+        key.hold(run(secrets={"VLLM_API_KEY": str(secret)}).pipeline)
+
+
 def test_a_servers_environment_is_declared_not_inherited(run, monkeypatch):
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
