@@ -178,6 +178,14 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 return True
             return False
 
+        def refused(self) -> bool:
+            """As vLLM does with VLLM_API_KEY: everything below /v1 asks for it."""
+            key = os.environ.get("VLLM_API_KEY")
+            if not key or not self.path.startswith("/v1") or self.headers["Authorization"] == f"Bearer {key}":
+                return False
+            self.reply(401, {"error": "Unauthorized"})
+            return True
+
         def reply(self, status: int, value: Any, kind: str = "application/json") -> None:
             body = (value if isinstance(value, str) else json.dumps(value)).encode()
             self.send_response(status)
@@ -187,7 +195,7 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def do_GET(self) -> None:
-            if self.dropped():
+            if self.dropped() or self.refused():
                 return
             if self.path == "/health":
                 self.reply(200 if engine.healthy() else 503, "")
@@ -200,7 +208,7 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.dropped():
+            if self.dropped() or self.refused():
                 return
             if self.path == "/v1/chat/completions":
                 self.chat(body)

@@ -114,7 +114,7 @@ class Chain:
             "eyrie_root": spec["root"],
             "eyrie_artifacts": str(self.house.work / "artifacts"),
             "eyrie_target": spec["target"],
-            "eyrie_server": {**spec["server"], "secrets": {"FAKE_API_KEY": key}},
+            "eyrie_server": {**spec["server"], "secrets": {"VLLM_API_KEY": key}},
             "eyrie_execution_threads": 2,
             "eyrie_dataset_hub_token": SECRETS["hub token of Vault"],
             "eyrie_notify_on": ["done", "failed"],
