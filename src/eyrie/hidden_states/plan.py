@@ -161,27 +161,29 @@ def endpoints(ctx: Context) -> list[str]:
 
 def prove(ctx: Context, work_to_do: Todo, work: Work) -> dict[str, Any]:
     """Probe every server; the first one's figures are the basis of the forecast."""
-    from eyrie.hidden_states import probe
-
     urls = endpoints(ctx)
     work.progress.start("probe", len(urls), "servers")
     proofs = []
     for url in urls:
-        proofs.append(
-            probe.run(
-                url,
-                ctx.target.name,
-                Checkpoint(ctx.input("target").out),
-                work_to_do.corpus,
-                work_to_do.missing,
-                work_to_do.shape,
-                ctx.settings,
-                ctx.out,
-            )
-        )
+        try:
+            proof = _probe(ctx, work_to_do, url)
+        except EyrieError as error:
+            if error.code != "server-gone" or url != urls[0]:
+                raise
+            reviver(ctx, work)(url, str(error))  # it died on us: one fresh start, then its death is the server's fault
+            proof = _probe(ctx, work_to_do, url)
+        proofs.append(proof)
         work.progress.advance()
         work.check_stop()
     return {**proofs[0].as_dict(), "servers": len(urls), "tok_s": round(sum(proof.tok_s for proof in proofs), 1)}
+
+
+def _probe(ctx: Context, work_to_do: Todo, url: str) -> Any:
+    from eyrie.hidden_states import probe
+
+    checkpoint = Checkpoint(ctx.input("target").out)
+    corpus, missing, shape = work_to_do.corpus, work_to_do.missing, work_to_do.shape
+    return probe.run(url, ctx.target.name, checkpoint, corpus, missing, shape, ctx.settings, ctx.out)
 
 
 def reviver(ctx: Context, work: Work) -> Callable[[str, str], None]:

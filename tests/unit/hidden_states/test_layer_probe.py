@@ -6,7 +6,7 @@ import pytest
 import toy_states
 from capture_house import ROWS
 
-from eyrie.core.errors import GateError
+from eyrie.core.errors import EyrieError, GateError
 from eyrie.hidden_states import weights
 
 
@@ -24,6 +24,22 @@ def refused(house, code):
     assert house.files() == []
     assert not list(house.server.folder.glob("*.safetensors"))
     return str(caught.value)
+
+
+def test_a_server_that_dies_under_the_probe_is_brought_back_once(house):
+    house.on_revive = lambda: setattr(house.server, "forever", None)
+    house.server.faults[tuple(ROWS[0])] = ["cut"]
+    record = house.run()
+    assert record["account"]["kept"] == len(ROWS)
+    assert len(house.revived) == 1
+
+
+def test_a_server_that_dies_under_every_probe_ends_the_run(house):
+    house.server.faults[tuple(ROWS[0])] = ["cut"] * 50
+    with pytest.raises(EyrieError) as caught:
+        house.run()
+    assert caught.value.code == "server-gone"
+    assert len(house.revived) == 1
 
 
 def test_a_server_with_one_layer_less_is_refused(house):
