@@ -6,13 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def keys(values: Sequence[bytes], width: int = 16) -> Any:
-    """Binary values of one width."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(b"".join(values))])
-
-
 def integers(values: Any) -> Any:
     """int64 of a list or a numpy array."""
     import numpy as np
@@ -22,50 +15,46 @@ def integers(values: Any) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
-def numbers(column: Any) -> Any:
-    """A column of int64 without nulls as a numpy array."""
+def text(data: Any, sizes: Any, valid: Any = None) -> Any:
+    """Strings that stand one behind another in `data`, known to be UTF-8. valid: which of them are not null."""
     import numpy as np
+    import pyarrow as pa
 
-    array = column.combine_chunks() if hasattr(column, "chunks") else column
-    return np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array)]
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if len(ends) and ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError("the texts of one column are larger than 2 GiB")
+    offsets = np.zeros(len(ends) + 1, dtype=np.int32)
+    offsets[1:] = ends
+    mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(ends), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def texts(values: Sequence[bytes]) -> Any:
     """Strings of values that are known to be UTF-8."""
     import numpy as np
+
+    return text(b"".join(values), np.fromiter(map(len, values), dtype=np.int64, count=len(values)))
+
+
+def no_text(count: int) -> Any:
+    """Strings that are all missing."""
     import pyarrow as pa
 
-    ends = np.cumsum(np.fromiter(map(len, values), dtype=np.int64, count=len(values)))
-    if len(ends) and ends[-1] > np.iinfo(np.int32).max:
-        raise OverflowError("the texts of one part are larger than 2 GiB")
-    offsets = np.zeros(len(values) + 1, dtype=np.int32)
-    offsets[1:] = ends
-    return pa.Array.from_buffers(
-        pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    )
+    return pa.nulls(count, pa.string())
 
 
-def optional_texts(values: Sequence[str | None]) -> Any:
-    """Strings of which some, or usually all, are missing."""
+def chosen(names: Sequence[str], numbers: Any) -> Any:
+    """names[number] for each number, as strings."""
+
+    known = texts([name.encode() for name in names])
+    return known.take(integers(numbers))
+
+
+def hexadecimal(data: bytes) -> Any:
+    """Keys of 16 bytes, one behind another, as hexadecimal text."""
     import numpy as np
-    import pyarrow as pa
 
-    if not any(values):
-        return pa.nulls(len(values), pa.string())
-    column = texts([value.encode() if value is not None else b"" for value in values])
-    valid = np.packbits([value is not None for value in values], bitorder="little")
-    return pa.Array.from_buffers(pa.string(), len(values), [pa.py_buffer(valid), *column.buffers()[1:]])
-
-
-def hexadecimal(column: Any) -> Any:
-    """A column of 16-byte keys as hexadecimal text."""
-    import numpy as np
-    import pyarrow as pa
-
-    count = len(column)
-    data = bytes(column.buffers()[1])[column.offset * 16 : (column.offset + count) * 16].hex().encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * 32
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return text(data.hex().encode(), np.full(len(data) // 16, 32, dtype=np.int64))
 
 
 def repeated(value: str, count: int) -> Any:

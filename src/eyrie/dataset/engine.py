@@ -13,7 +13,7 @@ from eyrie.core.accounting import Account
 from eyrie.core.errors import EyrieError
 from eyrie.core.pipeline import Context
 from eyrie.core.stage import Outcome, Renamed, Work
-from eyrie.dataset import again, disk, excluded, files, hub, mix, near, output, prompts, schedule, without
+from eyrie.dataset import again, disk, excluded, files, hub, mix, near, output, pool, prompts, schedule, without
 from eyrie.dataset.forecast import read_lock
 from eyrie.dataset.gates import hub_cache, token_file
 from eyrie.dataset.process import Job
@@ -36,6 +36,7 @@ def run(ctx: Context, work: Work) -> Outcome:
 
 def _run(ctx: Context, work: Work) -> Outcome:
     settings: Settings = ctx.settings
+    pool.warm()  # comes up while the local files are hashed
     known = without.of(ctx, ctx.identity)
     standing = again.standing(ctx) if known.open else None
     if standing is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from eyrie.core.errors import EyrieError
 from eyrie.dataset import formats, readers
+from eyrie.dataset import part as parts
 from eyrie.dataset.keys import prompt_key
 from eyrie.dataset.turn import role_of
 from eyrie.dataset.unit import Unit
@@ -71,14 +72,11 @@ def _first_turn(turns: list[Any]) -> str | None:
 def from_units(units: list[Unit]) -> list[str]:
     """First user turns of sources that serve as benchmarks."""
     import orjson
-    import pyarrow as pa
 
     out: list[str] = []
     for unit in units:
         for part, _, _ in unit.bases():
-            with pa.OSFile(str(unit.folder / f"{part.name}.arrow"), "rb") as source:
-                table = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[6])).read_all()
-            for text in table.column("conversation").to_pylist():
+            for text in parts.texts(unit.folder, part):
                 out.append(next(turn["content"] for turn in orjson.loads(text) if turn["role"] == "user"))
     return out
 

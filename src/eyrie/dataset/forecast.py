@@ -25,7 +25,7 @@ PACKED = 3.0  # text in a Parquet or gzip file is about this much larger than th
 def forecast(ctx: Context) -> dict[str, Any]:
     """{bytes, seconds, basis, sources: [{name, act, fetch, read, revision, was}]}; bytes to be written in all.
 
-    act: keep (its parts are there), process, fetch and process, or try again. was: the locked revision where it differs.
+    act: keep (its parts are there), process, fetch and process, or try again. was: the locked revision if it differs.
     """
     settings = ctx.settings
     lock = read_lock(ctx)

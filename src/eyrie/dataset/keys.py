@@ -7,6 +7,7 @@ import unicodedata
 from typing import Any
 
 KEY_BYTES = 16
+BACKSLASH, PAIR = 0x5C, b"\\\\"
 
 
 def folded(text: str) -> str:
@@ -17,13 +18,27 @@ def folded(text: str) -> str:
 
 
 def digest(data: bytes) -> bytes:
-    """The first 16 bytes of SHA-256."""
-    return hashlib.sha256(data).digest()[:KEY_BYTES]
+    """The key of a folded text: 16 bytes of XXH3. It only ever compares rows of one run."""
+    import xxhash
+
+    return bytes(xxhash.xxh3_128_digest(data))
 
 
 def prompt_key(text: str) -> bytes:
     """Key of a first user turn."""
     return digest(folded(text).encode("utf-8", "surrogatepass"))
+
+
+def text_key(text: bytes) -> bytes:
+    """The same of a text as it stands in JSON, its only escapes those that verbatim.CANONICAL names."""
+    if not text.isascii() or PAIR in text:
+        import orjson
+
+        return prompt_key(orjson.loads(text))
+    if BACKSLASH in text:
+        text = text.replace(b"\\n", b" ").replace(b"\\t", b" ").replace(b'\\"', b'"')
+    text = text[1:-1].strip().lower()
+    return digest(b" ".join(text.split()) if b"  " in text else text)
 
 
 def turns_key(messages: list[dict[str, Any]], turns: int) -> bytes:
@@ -32,6 +47,6 @@ def turns_key(messages: list[dict[str, Any]], turns: int) -> bytes:
     return digest("\x1f".join(map(folded, texts)).encode("utf-8", "surrogatepass"))
 
 
-def content_id(conversation: bytes, tools: str | None) -> bytes:
-    """Key of the whole content: the canonical JSON and the tools."""
-    return digest(conversation + b"\x00" + tools.encode() if tools else conversation)
+def content_id(conversation: bytes, tools: bytes = b"") -> bytes:
+    """Key of the whole content, the canonical JSON and the tools: the first 16 bytes of SHA-256."""
+    return hashlib.sha256(conversation + b"\x00" + tools if tools else conversation).digest()[:KEY_BYTES]

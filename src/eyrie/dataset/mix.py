@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from eyrie.core.accounting import FIRST_FAULTS
-from eyrie.dataset import columns
 from eyrie.dataset import part as parts
 from eyrie.dataset.near import NEAR, NEAR_EVAL
 from eyrie.dataset.settings import Settings
@@ -22,8 +20,9 @@ TRAIN, HELDOUT = 0, 1
 class Keys:
     """Columns of all rows of all units, in order of unit, part and place in the part.
 
-    id, first, key: 16 bytes as two uint64 each, [rows, 2]; rank: order of precedence; source: unit's index;
-    line: place in the file, for reports; starts: first row of each part.
+    id, first, key: 16 bytes as two uint64 each, [rows, 2]; rank: order of precedence; source: unit's index; row: place
+    in the source; line: place in the file, for reports; size, tool_size: bytes of the texts; starts: (first row of the
+    part, part, unit's index) of each part.
     """
 
     id: Any
@@ -31,8 +30,11 @@ class Keys:
     key: Any
     rank: Any
     source: Any
+    row: Any
     line: Any
     file: Any
+    size: Any
+    tool_size: Any
     starts: list[tuple[int, parts.Part, int]]
 
 
@@ -48,53 +50,35 @@ class Chosen:
 
 
 def load(units: list[Unit]) -> Keys:
-    """Read the keys of all parts (about 100 bytes a row)."""
+    """Read the keys of all parts (about 120 bytes a row)."""
     import numpy as np
 
-    pieces: dict[str, list[Any]] = {name: [] for name in ("id", "first", "key", "rank", "source", "line", "file")}
+    every = [part for unit in units for part, _, _ in unit.bases()]
+    rows = sum(part.rows for part in every)
+    own = any("key" in part.columns for part in every)  # else the first turn alone makes two rows equal
+    pairs = {name: np.empty((rows, 2), dtype=np.uint64) for name in ("id", "first", *(("key",) if own else ()))}
+    numbers = {name: np.empty(rows, dtype=np.int64) for name in ("rank", "row", "line", "size", "tool_size")}
+    source, file = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.int32)
     starts: list[tuple[int, parts.Part, int]] = []
-    count, base = 0, 0
+    count = base = 0
     for number, unit in enumerate(units):
         total = 0
         for part, records, lines in unit.bases():
             starts.append((count, part, number))
             total = records + part.records
-            if not part.rows:
-                continue
-            table = _columns(unit.folder / f"{part.name}.arrow", [0, 1, 2, 3, 4, 5])
-            for name in ("id", "first", "key"):
-                pieces[name].append(_binary(table.column(name), part.rows))
-            pieces["rank"].append(columns.numbers(table.column("row")) + (base + records))
-            pieces["line"].append(columns.numbers(table.column("line")) + lines)
-            pieces["file"].append(columns.numbers(table.column("file")))
-            pieces["source"].append(np.full(part.rows, number, dtype=np.int32))
+            here = slice(count, count + part.rows)
+            for name, pair in pairs.items():
+                pair[here] = parts.column(unit.folder, part, name).view(">u8").reshape(-1, 2)
+            numbers["row"][here] = parts.column(unit.folder, part, "row") + records
+            numbers["rank"][here] = numbers["row"][here] + base
+            numbers["line"][here] = parts.column(unit.folder, part, "line") + lines
+            for name in ("size", "tool_size"):
+                numbers[name][here] = parts.column(unit.folder, part, name)
+            source[here], file[here] = number, part.file
             count += part.rows
         base += total
-    empty = {"id": (0, 2), "first": (0, 2), "key": (0, 2)}
-    joined = {
-        name: np.concatenate(items) if items else np.zeros(empty.get(name, (0,)), dtype=np.uint64)
-        for name, items in pieces.items()
-    }
-    return Keys(**joined, starts=starts)
-
-
-def _columns(path: Path, fields: list[int]) -> Any:
-    import pyarrow as pa
-
-    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-    with pa.OSFile(str(path), "rb") as source:
-        return pa.ipc.open_file(source, options=options).read_all().combine_chunks()
-
-
-def _binary(column: Any, rows: int) -> Any:
-    """A column of 16 bytes as [rows, 2] big-endian numbers (their order is that of the bytes)."""
-    import numpy as np
-
-    array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    if hasattr(array, "chunks"):
-        array = array.chunk(0)
-    data = np.frombuffer(array.buffers()[1], dtype=">u8", count=(array.offset + rows) * 2)
-    return data[array.offset * 2 :].reshape(rows, 2).astype(np.uint64)
+    pairs.setdefault("key", pairs["first"])
+    return Keys(**pairs, **numbers, source=source, file=file, starts=starts)
 
 
 def signatures(units: list[Unit], keys: Keys, rows: Any) -> Any:
@@ -107,9 +91,7 @@ def signatures(units: list[Unit], keys: Keys, rows: Any) -> Any:
         low, high = np.searchsorted(wanted, [start, start + part.rows])
         if low == high:
             continue
-        column = _columns(units[number].folder / f"{part.name}.arrow", [8]).column("minhash").combine_chunks()
-        width = column.type.byte_width // 4
-        values = np.frombuffer(column.buffers()[1], dtype=np.uint32).reshape(-1, width)
+        values = parts.signatures(units[number].folder, part)
         pieces.append(values[wanted[low:high] - start])
     return np.concatenate(pieces)[np.searchsorted(wanted, rows)]
 
@@ -125,14 +107,28 @@ def splitmix(values: Any, seed: int) -> Any:
         return z ^ (z >> np.uint64(31))
 
 
+def ordered(first: Any, *then: Any) -> Any:
+    """Indices in order of `first`, of `then` where that is equal: np.lexsort, faster where few are equal."""
+    import numpy as np
+
+    order = np.argsort(first)
+    values = first[order]
+    equal = np.flatnonzero(values[1:] == values[:-1])
+    if len(equal):
+        places = np.unique(np.concatenate([equal, equal + 1]))
+        rows = order[places]
+        order[places] = rows[np.lexsort((*(column[rows] for column in reversed(then)), first[rows]))]
+    return order
+
+
 def firsts(key: Any, rank: Any) -> Any:
     """For each row the row of lowest rank that has the same key (itself when it is the first)."""
     import numpy as np
 
-    order = np.lexsort((rank, key[:, 1], key[:, 0]))
-    ordered = key[order]
+    high, low = np.ascontiguousarray(key[:, 0]), np.ascontiguousarray(key[:, 1])
+    order = ordered(high, low, rank)
     new = np.ones(len(order), dtype=bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    new[1:] = (high[order[1:]] != high[order[:-1]]) | (low[order[1:]] != low[order[:-1]])
     group = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
     out = np.empty(len(order), dtype=np.int64)
     out[order] = order[group]
@@ -209,14 +205,17 @@ def _allot(keys: Keys, units: list[Unit], settings: Settings, alive: Any, leave:
     held, train, quota = (np.zeros(rows, dtype=bool) for _ in range(3))
     shares = allocate(settings.heldout, result.available, weights)
     for number, pool in enumerate(pools):
-        order = pool[np.argsort(splitmix(keys.id[pool, 0], settings.seed ^ 0x48), kind="stable")]
-        held[order[: shares[number]]] = True
-        pools[number] = order[shares[number] :]
+        if shares[number]:
+            order = pool[ordered(splitmix(keys.id[pool, 0], settings.seed ^ 0x48), pool)]
+            held[order[: shares[number]]] = True
+            pools[number] = order[shares[number] :]
     limits = [min(len(pool), unit.source.quota or len(pool)) for pool, unit in zip(pools, units, strict=True)]
     wanted = settings.samples or sum(limits)
     counts = allocate(wanted, limits, weights)
     for number, pool in enumerate(pools):
-        order = pool[np.argsort(splitmix(keys.id[pool, 0], settings.seed ^ 0x54), kind="stable")]
+        order = pool
+        if counts[number] < len(pool):
+            order = pool[ordered(splitmix(keys.id[pool, 0], settings.seed ^ 0x54), np.arange(len(pool)))]
         train[order[: counts[number]]] = True
         quota[order[limits[number] :]] = True
         result.counts.append({"train": counts[number], "heldout": shares[number]})
@@ -236,8 +235,10 @@ def place(keys: Keys, mask: Any, seed: int, where: Any, kind: int) -> None:
     import numpy as np
 
     rows = np.flatnonzero(mask)
-    bucket = (keys.id[rows, 0] >> np.uint64(58)).astype(np.uint64)
-    order = np.lexsort((keys.rank[rows], splitmix(keys.id[rows, 0], seed), splitmix(bucket, seed)))
+    ids = keys.id[rows, 0]
+    turn = np.argsort(np.argsort(splitmix(np.arange(parts.BUCKETS, dtype=np.uint64), seed))).astype(np.uint8)
+    order = ordered(splitmix(ids, seed), keys.rank[rows])
+    order = order[np.argsort(turn[ids[order] >> np.uint64(58)], kind="stable")]
     where[rows[order]] = np.arange(len(rows)) * 2 + kind
 
 

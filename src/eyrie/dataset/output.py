@@ -17,6 +17,9 @@ from eyrie.dataset.keys import content_id
 from eyrie.dataset.unit import Unit
 
 ROW_GROUP = 1 << 16
+FEW = 8  # rows are read one by one where at most one in so many of a stretch is wanted
+
+Run = tuple[int, int, int]  # a part's index, and rows [from, to) of all
 
 
 def schema(evaluation: bool = False) -> Any:
@@ -43,6 +46,7 @@ class Sink:
         self.path, self.rows, self.size = path, 0, 0
         self.temporary = path.with_name(f".{path.name}.tmp")
         self._digest = hashlib.sha256()
+        self._hasher = ThreadPoolExecutor(1)  # in order, beside the encoding
         self._raw = open(self.temporary, "wb")  # noqa: SIM115 - closed by finish or abandon
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
@@ -58,7 +62,7 @@ class Sink:
 
     def write(self, data: Any) -> int:
         self._raw.write(data)
-        self._digest.update(data)
+        self._hasher.submit(self._digest.update, data)
         self.size += len(data)
         return len(data)
 
@@ -81,6 +85,7 @@ class Sink:
     def finish(self) -> dict[str, Any]:
         """Close durably under the final name; {rows, bytes, sha256}."""
         self._writer.close()
+        self._hasher.shutdown()
         self._raw.flush()
         os.fsync(self._raw.fileno())
         self._raw.close()
@@ -89,6 +94,7 @@ class Sink:
         return {"rows": self.rows, "bytes": self.size, "sha256": self._digest.hexdigest()}
 
     def abandon(self) -> None:
+        self._hasher.shutdown(cancel_futures=True)
         self._raw.close()
         self.temporary.unlink(missing_ok=True)
 
@@ -143,61 +149,93 @@ def _of(table: Any, places: Any, kind: int) -> Any:
 
 
 def buckets(units: list[Unit], keys: mix.Keys, chosen: mix.Chosen, seed: int) -> Iterator[tuple[Any, Any]]:
-    """(rows, places) of one bucket after another, in the order in which they are written."""
+    """(rows, places; -1 = not chosen) of one bucket after another, in the order in which they are written."""
+    import numpy as np
+
+    order = np.argsort(mix.splitmix(np.arange(parts.BUCKETS, dtype=np.uint64), seed), kind="stable")
+    ends = [start + np.cumsum([0, *part.buckets]) for start, part, _ in keys.starts]
+    names = [unit.name for unit in units]
+    with Shelf(units, keys) as shelf:
+        for bucket in order.tolist():
+            runs: list[Run] = []
+            for index, mine in enumerate(ends):
+                low, high = int(mine[bucket]), int(mine[bucket + 1])
+                rows = low + np.flatnonzero(chosen.where[low:high] >= 0)
+                if len(rows) * FEW > high - low:  # what is not chosen is read too and left out later
+                    runs.append((index, int(rows[0]), int(rows[-1]) + 1))
+                else:
+                    runs += [(index, row, row + 1) for row in rows.tolist()]
+            if runs:
+                rows = np.concatenate([np.arange(low, high) for _, low, high in runs])
+                yield _table(rows, names, keys, shelf, runs), chosen.where[rows]
+
+
+def _table(rows: Any, names: list[str], keys: mix.Keys, shelf: Shelf, runs: list[Run]) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    order = np.argsort(mix.splitmix(np.arange(parts.BUCKETS, dtype=np.uint64), seed), kind="stable")
-    offsets = [np.concatenate([[0], np.cumsum(part.buckets)]) for _, part, _ in keys.starts]
-    bases: dict[tuple[int, str], int] = {
-        (number, part.name): records for number, unit in enumerate(units) for part, records, _ in unit.bases()
-    }
-    shelf = Shelf()
-    for bucket in order.tolist():
-        tables, places = [], []
-        for (start, part, number), offset in zip(keys.starts, offsets, strict=True):
-            low, high = int(offset[bucket]), int(offset[bucket + 1])
-            mine = chosen.where[start + low : start + high]
-            wanted = np.flatnonzero(mine >= 0)
-            if not len(wanted):
-                continue
-            path = units[number].folder / f"{part.name}.arrow"
-            batch = shelf.reader(path).get_batch(sum(1 for count in part.buckets[:bucket] if count))
-            if len(wanted) < batch.num_rows:
-                batch = batch.take(columns.integers(wanted))
-            tables.append(_columns(batch, units[number].name, bases[number, part.name]))
-            places.append(mine[wanted])
-        if tables:
-            yield pa.concat_tables(tables), np.concatenate(places)
+    ids = columns.hexadecimal(keys.id[rows].astype(">u8").tobytes())
+    sources = columns.chosen(names, keys.source[rows])
+    conversations = columns.text(shelf.read("conversation", runs), keys.size[rows])
+    sizes = keys.tool_size[rows]
+    tools = columns.text(shelf.read("tools", runs), sizes, sizes > 0) if np.any(sizes) else columns.no_text(len(rows))
+    return pa.table([ids, sources, columns.integers(keys.row[rows]), conversations, tools], schema=schema())
 
 
 class Shelf:
-    """Parts that stand open: each is read once a bucket."""
+    """Texts of parts, whose files stand open."""
 
     LIMIT = 256  # open files
 
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, Any] = OrderedDict()
+    def __init__(self, units: list[Unit], keys: mix.Keys) -> None:
+        import numpy as np
 
-    def reader(self, path: Path) -> Any:
-        import pyarrow as pa
+        self._paths = [parts.path_of(units[number].folder, part) for _, part, number in keys.starts]
+        self._starts = keys.starts
+        self._open: OrderedDict[int, int] = OrderedDict()
+        #: bytes of a text column before each row and behind the last, over all parts
+        self._ends = {
+            name: np.concatenate([[0], np.cumsum(sizes)])
+            for name, sizes in (("conversation", keys.size), ("tools", keys.tool_size))
+        }
 
-        if path not in self._open:
+    def __enter__(self) -> Shelf:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def read(self, name: str, runs: list[Run]) -> Any:
+        """The texts of runs of rows, one behind another (uint8)."""
+        import numpy as np
+
+        ends = self._ends[name]
+        sizes = [int(ends[high] - ends[low]) for _, low, high in runs]
+        out = np.empty(sum(sizes), dtype=np.uint8)
+        rest = memoryview(out)
+        for (index, low, _), size in zip(runs, sizes, strict=True):
+            if size:
+                start, part, _ = self._starts[index]
+                self._fill(index, rest[:size], part.columns[name][0] + int(ends[low] - ends[start]))
+                rest = rest[size:]
+        return out
+
+    def _fill(self, index: int, place: memoryview, offset: int) -> None:
+        handle = self._handle(index)
+        while place:
+            count = os.preadv(handle, [place], offset)
+            if not count:
+                raise EOFError(f"{self._paths[index]} is shorter than it was")
+            place, offset = place[count:], offset + count
+
+    def _handle(self, index: int) -> int:
+        if index not in self._open:
             if len(self._open) >= self.LIMIT:
-                self._open.popitem(last=False)
-            options = pa.ipc.IpcReadOptions(included_fields=[0, 3, 6, 7], use_threads=False)
-            self._open[path] = pa.ipc.open_file(pa.OSFile(str(path), "rb"), options=options)
-        self._open.move_to_end(path)
-        return self._open[path]
-
-
-def _columns(batch: Any, source: str, base: int) -> Any:
-    import pyarrow as pa
-
-    rows = columns.integers(columns.numbers(batch.column("row")) + base)
-    names = columns.repeated(source, batch.num_rows)
-    ids = columns.hexadecimal(batch.column("id"))
-    return pa.table([ids, names, rows, batch.column("conversation"), batch.column("tools")], schema=schema())
+                os.close(self._open.popitem(last=False)[1])
+            self._open[index] = os.open(self._paths[index], os.O_RDONLY)
+        self._open.move_to_end(index)
+        return self._open[index]
 
 
 def _open_table(prompts: list[str]) -> Any:
@@ -206,11 +244,11 @@ def _open_table(prompts: list[str]) -> Any:
 
     conversations = [orjson.dumps([{"role": "user", "content": prompt}]) for prompt in prompts]
     arrays = [
-        columns.hexadecimal(columns.keys([content_id(text, None) for text in conversations])),
+        columns.hexadecimal(b"".join(content_id(text) for text in conversations)),
         columns.repeated("open", len(prompts)),
         columns.integers(range(len(prompts))),
         columns.texts(conversations),
-        columns.optional_texts([None] * len(prompts)),
+        columns.no_text(len(prompts)),
     ]
     return pa.table(arrays, schema=schema())
 

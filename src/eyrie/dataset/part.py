@@ -1,45 +1,64 @@
 """Parts: what a worker leaves of a stretch of a source. A part is there wholly or not at all.
 
-<task>-<number>.arrow  rows {id, first, key, row, line, file, conversation, tools}, grouped by the top bits of the id
-                       (one record batch a bucket), so that a later shuffle reads each part once, in stretches
-<task>-<number>.json   its books, counts and checksum; written last, so that it vouches for the other file
+<task>-<number>.rows  columns one behind another, rows grouped by the top bits of the id, so that a later shuffle reads
+                      each part in stretches: id, first, key (16 bytes a row), row, line (int64), size (int64, bytes of
+                      the conversation), tool_size, minhash where there are any, then the conversations, then the tools
+<task>-<number>.json  its books, counts, places of the columns and checksum; written last, so that it vouches for the
+                      other file
 """
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
-from eyrie.dataset import columns
 from eyrie.dataset.book import Book
+from eyrie.dataset.keys import KEY_BYTES, content_id
 
 BUCKETS = 64
 BUCKET_SHIFT = 2  # of the id's first byte
+KEY = "V16"
+#: columns of all rows that the mix looks at, and what one value of each is
+MIXED = {"id": KEY, "first": KEY, "key": KEY, "row": "<i8", "line": "<i8", "size": "<i8", "tool_size": "<i8"}
 
 
 class Rows:
-    """Columns of the rows that a part will hold; all of one file."""
+    """Columns of the rows that a part will hold; all of one file.
+
+    keys: empty where the first turn alone makes two rows equal. tools: {index of the row: schemas}.
+    """
 
     def __init__(self, file: int):
         self.file = file
-        self.ids: list[bytes] = []
         self.firsts: list[bytes] = []
         self.keys: list[bytes] = []
         self.ordinals: list[int] = []
         self.lines: list[int] = []
         self.conversations: list[bytes] = []
-        self.tools: list[str | None] = []
+        self.tools: dict[int, bytes] = {}
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.conversations)
+
+    def ids(self) -> Any:
+        """The key of each row's whole content, [rows, 16] bytes."""
+        import numpy as np
+
+        tools = self.tools
+        if tools:
+            found = [content_id(text, tools.get(index, b"")) for index, text in enumerate(self.conversations)]
+        else:
+            found = [content_id(text) for text in self.conversations]
+        return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, KEY_BYTES)
 
 
 @dataclass
 class Part:
-    """A finished part. records, lines: how many its stretch held; resume: where the task goes on after it."""
+    """A finished part of a file. records, lines: how many its stretch held; columns: {name: [offset, bytes]}."""
 
     name: str
     rows: int
@@ -49,9 +68,10 @@ class Part:
     book: Book
     checksum: str
     size: int
+    file: int = 0
     read: int = 0
     last: bool = True
-    resume: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, list[int]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return {**self.__dict__, "book": self.book.as_dict()}
@@ -61,91 +81,133 @@ class Part:
         return cls(**{**value, "book": Book.from_dict(value["book"])})
 
 
-def schema() -> Any:
-    import pyarrow as pa
-
-    key = pa.binary(16)
-    return pa.schema(
-        [
-            ("id", key),
-            ("first", key),
-            ("key", key),
-            ("row", pa.int64()),
-            ("line", pa.int64()),
-            ("file", pa.int64()),
-            ("conversation", pa.string()),
-            ("tools", pa.string()),
-        ]
-    )
+def path_of(folder: Path, part: Part) -> Path:
+    return folder / f"{part.name}.rows"
 
 
 def write(folder: Path, name: str, rows: Rows, signatures: Any = None, **figures: Any) -> Part:
     """Write a part so that a resumed run can check it (its checksum), and vouch for it."""
-    import pyarrow as pa
+    import numpy as np
     import xxhash
 
-    own = schema()
-    arrays = [
-        columns.keys(rows.ids),
-        columns.keys(rows.firsts),
-        columns.keys(rows.keys),
-        columns.integers(rows.ordinals),
-        columns.integers(rows.lines),
-        columns.integers([rows.file] * len(rows)),
-        columns.texts(rows.conversations),
-        columns.optional_texts(rows.tools),
-    ]
-    if signatures is not None:
-        width = signatures.shape[1] * 4
-        own = own.append(pa.field("minhash", pa.binary(width)))
-        arrays.append(_signed(signatures, width))
-    counts, order = _grouped(rows.ids)
-    table = pa.RecordBatch.from_arrays(arrays, schema=own).take(columns.integers(order))
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_file(buffer, own) as writer:
-        start = 0
-        for count in counts:
-            if count:
-                writer.write_batch(table.slice(start, count))
-                start += count
-    data = buffer.getvalue()
-    path, temporary = folder / f"{name}.arrow", folder / f".{name}.{os.getpid()}.tmp"
+    ids = rows.ids()
+    groups = ids[:, 0] >> BUCKET_SHIFT
+    counts, order = np.bincount(groups, minlength=BUCKETS).tolist(), np.argsort(groups, kind="stable")
+    columns = _columns(rows, ids, order, signatures)
+    digest, places, offset = xxhash.xxh3_128(), {}, 0
+    path, temporary = folder / f"{name}.rows", folder / f".{name}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb") as stream:
-            stream.write(data)
+        with open(temporary, "wb", buffering=0) as stream:
+            for column, data in columns.items():
+                places[column] = [offset, len(data)]
+                offset += len(data)
+                digest.update(data)
+                left = memoryview(data)
+                while left:
+                    left = left[stream.write(left) :]
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    digest = xxhash.xxh3_128_hexdigest(data)
-    part = Part(name, len(rows), buckets=counts, checksum=digest, size=len(data), **figures)
-    atomic.write_json(folder / f"{name}.json", part.as_dict())
+    part = Part(
+        name,
+        len(rows),
+        buckets=counts,
+        checksum=digest.hexdigest(),
+        size=offset,
+        file=rows.file,
+        columns=places,
+        **figures,
+    )
+    _vouch(folder, part)
     return part
 
 
-def _signed(signatures: Any, width: int) -> Any:
-    import pyarrow as pa
+def _vouch(folder: Path, part: Part) -> None:
+    """Write the part's record. Not flushed to the disk: who takes the part over later compares its checksum."""
+    temporary = folder / f".{part.name}.json.{os.getpid()}.tmp"
+    try:
+        temporary.write_text(json.dumps(part.as_dict()), "utf-8")
+        os.replace(temporary, folder / f"{part.name}.json")
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
-    return pa.Array.from_buffers(pa.binary(width), len(signatures), [None, pa.py_buffer(signatures.tobytes())])
 
-
-def _grouped(ids: list[bytes]) -> tuple[list[int], Any]:
-    """Rows per bucket, and the stable order that groups them."""
+def _columns(rows: Rows, ids: Any, order: Any, signatures: Any) -> dict[str, bytes]:
+    """The columns as bytes, in the given order of rows; those that say nothing are left out."""
     import numpy as np
 
-    firsts = np.frombuffer(b"".join(ids), dtype=np.uint8)[::16] >> BUCKET_SHIFT
-    return np.bincount(firsts, minlength=BUCKETS).tolist(), np.argsort(firsts, kind="stable")
+    def keys(values: list[bytes]) -> bytes:
+        return bytes(np.frombuffer(b"".join(values), dtype=KEY)[order].tobytes())
+
+    def numbers(values: list[int]) -> bytes:
+        return bytes(np.array(values, dtype="<i8")[order].tobytes())
+
+    places = order.tolist()
+    texts = [rows.conversations[index] for index in places]
+    found = {"id": ids[order].tobytes(), "first": keys(rows.firsts)}
+    if rows.keys:
+        found["key"] = keys(rows.keys)
+    found |= {"row": numbers(rows.ordinals), "line": numbers(rows.lines)}
+    found["size"] = np.fromiter(map(len, texts), dtype="<i8", count=len(texts)).tobytes()
+    tools = [rows.tools.get(index, b"") for index in places] if rows.tools else []
+    if tools:
+        found["tool_size"] = np.fromiter(map(len, tools), dtype="<i8", count=len(tools)).tobytes()
+    if signatures is not None:
+        found["minhash"] = signatures[order].astype("<u4").tobytes()
+    found["conversation"] = b"".join(texts)
+    found["tools"] = b"".join(tools)
+    return found
+
+
+def column(folder: Path, part: Part, name: str) -> Any:
+    """One column of MIXED as a numpy array [rows]; a column that was left out has its plain meaning."""
+    import numpy as np
+
+    if name == "key" and name not in part.columns:
+        name = "first"
+    if name not in part.columns or not part.rows:
+        return np.zeros(part.rows, dtype=MIXED[name])
+    offset, _ = part.columns[name]
+    return np.fromfile(path_of(folder, part), dtype=MIXED[name], count=part.rows, offset=offset)
+
+
+def signatures(folder: Path, part: Part) -> Any:
+    """MinHash signatures, uint32 [rows, permutations]."""
+    import numpy as np
+
+    offset, size = part.columns["minhash"]
+    data = np.fromfile(path_of(folder, part), dtype="<u4", count=size // 4, offset=offset)
+    return data.reshape(part.rows, -1)
+
+
+def texts(folder: Path, part: Part, name: str = "conversation") -> list[bytes]:
+    """All texts of a part; for reading it whole, as tests and benchmarks do."""
+    import itertools
+
+    sizes = column(folder, part, "size" if name == "conversation" else "tool_size").tolist()
+    offset, size = part.columns[name]
+    with open(path_of(folder, part), "rb") as stream:
+        stream.seek(offset)
+        data = stream.read(size)
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return [data[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def intact(folder: Path, part: Part) -> bool:
     """Whether the part's rows are what was written."""
     import xxhash
 
+    digest, size = xxhash.xxh3_128(), 0
     try:
-        data = (folder / f"{part.name}.arrow").read_bytes()
+        with open(path_of(folder, part), "rb", buffering=0) as stream:
+            while data := stream.read(1 << 20):
+                digest.update(data)
+                size += len(data)
     except OSError:
         return False
-    return len(data) == part.size and xxhash.xxh3_128_hexdigest(data) == part.checksum
+    return size == part.size and digest.hexdigest() == part.checksum
 
 
 def read(folder: Path, name: str) -> Part | None:

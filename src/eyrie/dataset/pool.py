@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
+import types
 from collections import deque
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -16,9 +20,37 @@ from eyrie.dataset import worker
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LOOK_S = 0.5
+ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 Order = tuple[Hashable, str, tuple[Any, ...]]
 Event = tuple[Hashable, str, Any]
+
+
+def warm() -> None:
+    """Start the process that workers are forked from (eyrie.dataset.warm); it ends with this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["eyrie.dataset.warm"])
+    before = os.environ.get(ARROW_POOL)
+    os.environ[ARROW_POOL] = "system"  # read once, when Arrow is loaded; other pools reserve address space
+    try:
+        with _without_main():
+            forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ[ARROW_POOL]
+        else:
+            os.environ[ARROW_POOL] = before
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep multiprocessing from importing the program's own main module into every worker: none needs it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @dataclass
@@ -36,7 +68,8 @@ class Pool:
         self.size, self.memory_mb, self.stall_s = max(1, size), memory_mb, stall_s
         self.queue: deque[Order] = deque()
         self.workers: list[Worker] = []
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        warm()
 
     @property
     def busy(self) -> list[Worker]:
@@ -127,8 +160,10 @@ class Pool:
 
     def _start(self) -> Worker:
         mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=worker.main, args=(theirs, self.memory_mb, os.getpid()), daemon=True)
-        process.start()
+        arguments = (theirs, self.memory_mb, dict(os.environ))
+        process = self._context.Process(target=worker.main, args=arguments, daemon=True)
+        with _without_main():
+            process.start()
         theirs.close()
         one = Worker(process, mine)
         self.workers.append(one)

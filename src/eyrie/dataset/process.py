@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eyrie.dataset import part as parts
-from eyrie.dataset import quick, tasks
+from eyrie.dataset import quick, tasks, verbatim
 from eyrie.dataset.adapters import Adapter
 from eyrie.dataset.book import Book
 from eyrie.dataset.formats import Shape
-from eyrie.dataset.keys import content_id, prompt_key, turns_key
+from eyrie.dataset.keys import prompt_key, text_key, turns_key
 from eyrie.dataset.limits import Limits
-from eyrie.dataset.readers import NO_NOTES, Document, Lines, Reader, Record, Yaml
+from eyrie.dataset.readers import NO_NOTES, Document, Lines, Reader, Record, Yaml, parse
 from eyrie.dataset.settings import Source
 from eyrie.dataset.tables import Csv, Table
 from eyrie.dataset.values import Reject
 
 #: reasons of adapters that mean an unreadable row rather than one of another shape
 UNREADABLE = frozenset({"not_object"})
+#: rows of a stretch that are tried by the shortest way before it is given up as not theirs
+TRIED = 64
 
 
 @dataclass
@@ -102,13 +104,14 @@ class Stretch:
         self.job, self.task, self.adapter, self.source, self.records = job, task, adapter, source, records
         self.limits = Limits(job, task.file)
         self.short = quick.way(adapter)
+        self.looks_inside = bool(self.limits.active or job.permutations or job.dedup_turns > 1)
 
     def part(self, name: str) -> parts.Part:
         """Process records up to a part's size and write the part."""
         book, rows = Book(), parts.Rows(self.task.file)
         line_base, position = self.source.lines, self.source.position
         signatures = None
-        if self.limits.active or self.job.permutations:
+        if self.looks_inside:
             waiting: list[Any] = []
             records, last = self._read(book, line_base, lambda *row: waiting.append(row))
             waiting = self.limits.apply(waiting, book)
@@ -119,6 +122,8 @@ class Stretch:
             add = self._adder(rows)
             for row in waiting:
                 add(*row)
+        elif self.task.whole and not self.job.source.rows and (plain := self._plain()) is not None:
+            records, last = self._read_lines(book, rows, plain), True
         else:
             records, last = self._read(book, line_base, self._adder(rows))
         book.entered += len(rows)
@@ -126,32 +131,82 @@ class Stretch:
         figures = {"lines": self.source.lines - line_base, "read": self.source.position - position}
         return parts.write(self.job.folder, name, rows, signatures, records=records, book=book, last=last, **figures)
 
+    def _plain(self) -> verbatim.Way | None:
+        """The shortest way, where the records are lines of JSON."""
+        if isinstance(self.source, Lines) and self.source.shape.kind == "jsonl":
+            return verbatim.way(self.adapter)
+        return None
+
+    def _read_lines(self, book: Book, rows: parts.Rows, plain: verbatim.Way) -> int:
+        """Take a whole stretch of JSON lines, each by the shortest way that it allows; how many records it held."""
+        source, add = self.source, self._adder(rows)
+        assert isinstance(source, Lines)
+        firsts, ordinals, lines, texts = (
+            rows.firsts.append,
+            rows.ordinals.append,
+            rows.lines.append,
+            rows.conversations.append,
+        )
+        number = blank = misses = 0
+        way: verbatim.Way | None = plain
+        for data in source.blocks():
+            block = data.split(b"\n")
+            unclean = verbatim.unclean(data, block) if way else None
+            if way is None or unclean is None:
+                found: Iterable[Any] = itertools.repeat(None)
+            elif unclean:
+                found = (None if index in unclean else way(line) for index, line in enumerate(block))
+            else:
+                found = map(way, block)
+            for line, hit in zip(block, found, strict=False):
+                number += 1
+                if hit is not None:
+                    text, first = hit
+                    texts(text)
+                    firsts(text_key(first))
+                    ordinals(number - blank - 1)
+                    lines(number)
+                elif line and not line.isspace():
+                    misses += 1
+                    self._take(*parse(line), number - blank - 1, number, book, add)
+                else:
+                    blank += 1
+            source.lines = number
+            if misses > TRIED and misses * 2 > number:
+                way = None  # these rows are not of that kind: only time would be lost
+        return number - blank
+
     def _read(self, book: Book, line_base: int, add: Callable[..., None]) -> tuple[int, bool]:
         """Adapt records and hand over (messages, tools, ordinal, line); (records seen, whether that was the end)."""
-        file, adapter, short, source = self.task.file, self.adapter, self.short, self.source
+        source = self.source
         rows_limit = 0 if self.task.whole else tasks.PART_ROWS
         bytes_limit = source.position + tasks.PART_BYTES
         ordinal = -1
         for line, value, fault, notes in self.records:
-            line -= line_base
             ordinal += 1
-            if not (fault or notes) and (plain := short(value)) is not None:
-                add(plain, None, ordinal, line)
-            elif fault:
-                book.fail(fault, file, line)
-            else:
-                mine = list(notes)
-                try:
-                    messages, tools = adapter(value, mine)
-                except Reject as reject:
-                    (book.fail if reject.reason in UNREADABLE else book.drop)(reject.reason, file, line)
-                else:
-                    add(messages, tools, ordinal, line)
-                    if mine:
-                        book.note(mine, file, line)
+            self._take(value, fault, notes, ordinal, line - line_base, book, add)
             if rows_limit and (ordinal + 1 >= rows_limit or source.position >= bytes_limit):
                 return ordinal + 1, False
         return ordinal + 1, True
+
+    def _take(
+        self, value: Any, fault: str, notes: list[str], ordinal: int, line: int, book: Book, add: Callable[..., None]
+    ) -> None:
+        """One record: by the short way, by the adapter, or into the books."""
+        if not (fault or notes) and (plain := self.short(value)) is not None:
+            add(plain, None, ordinal, line)
+        elif fault:
+            book.fail(fault, self.task.file, line)
+        else:
+            mine = list(notes)
+            try:
+                messages, tools = self.adapter(value, mine)
+            except Reject as reject:
+                (book.fail if reject.reason in UNREADABLE else book.drop)(reject.reason, self.task.file, line)
+            else:
+                add(messages, tools, ordinal, line)
+                if mine:
+                    book.note(mine, self.task.file, line)
 
     def _adder(self, rows: parts.Rows) -> Callable[..., None]:
         """A function that keys a conversation and appends it to the rows."""
@@ -159,26 +214,20 @@ class Stretch:
 
         turns = self.job.dedup_turns
         dumps = orjson.dumps
-        ids, firsts, keys = rows.ids.append, rows.firsts.append, rows.keys.append
-        ordinals, lines, texts, schemas = (
-            rows.ordinals.append,
-            rows.lines.append,
-            rows.conversations.append,
-            rows.tools.append,
-        )
 
         def add(messages: list[dict[str, Any]], tools: str | None, ordinal: int, line: int) -> None:
             text = dumps(messages)
+            schemas = tools.encode() if tools else b""
             for message in messages:
                 if message["role"] == "user":
-                    first = prompt_key(message["content"])
+                    rows.firsts.append(prompt_key(message["content"]))
                     break
-            ids(content_id(text, tools))
-            firsts(first)
-            keys(first if turns == 1 else turns_key(messages, turns))
-            ordinals(ordinal)
-            lines(line)
-            texts(text)
-            schemas(tools)
+            if turns > 1:
+                rows.keys.append(turns_key(messages, turns))
+            if schemas:
+                rows.tools[len(rows)] = schemas
+            rows.ordinals.append(ordinal)
+            rows.lines.append(line)
+            rows.conversations.append(text)
 
         return add

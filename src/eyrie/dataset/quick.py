@@ -14,6 +14,8 @@ from eyrie.dataset.turn import REASONING_KEYS
 
 PLAIN = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
 
+FLAT = frozenset({str, int, bool, type(None)})
+
 Messages = list[dict[str, Any]]
 Way = Callable[[Any], "Messages | None"]
 
@@ -58,25 +60,42 @@ def _turns(adapter: Adapter) -> Way:
                     return None
                 out.append({"role": "system", "content": system})
                 before = "system"
+        waiting: list[str] = []  # ids of calls whose results have yet to come
         for turn in turns:
             if type(turn) is not dict:
                 return None
             role, content = turn.get(role_name), turn.get(content_name)
             if type(content) is list:
                 content = _one_part(content)
-            if type(role) is not str or type(content) is not str or not content or content.isspace():
+            if type(role) is not str or type(content) is not str:
                 return None
+            if role == "tool":
+                if not _result(turn, waiting):
+                    return None
+                out.append({"role": "tool", "content": content, "tool_call_id": turn["tool_call_id"]})
+                before = "tool"
+                continue
             plain = PLAIN.get(role)
             if plain is None or plain == before or (out and plain == "system"):
                 return None
-            message = {"role": plain, "content": content}
+            message: dict[str, Any] = {"role": plain, "content": content}
             if plain == "assistant":
-                if before != "user":
+                if before not in ("user", "tool"):
                     return None
                 for tag in tags:
                     if tag in content:
                         return None
-            if len(turn) != 2 and not _thought(turn, plain, message):
+            if len(turn) != 2:
+                if plain != "assistant" or len(turn) != 3:
+                    return None
+                if "tool_calls" in turn:
+                    calls = _calls(turn["tool_calls"], waiting)
+                    if calls is None:
+                        return None
+                    message["tool_calls"] = calls
+                elif not _thought(turn, message):
+                    return None
+            if (not content or content.isspace()) and "tool_calls" not in message:
                 return None
             out.append(message)
             before = plain
@@ -92,16 +111,59 @@ def _one_part(content: list[Any]) -> Any:
     return None
 
 
-def _thought(turn: dict[str, Any], role: str, message: dict[str, Any]) -> bool:
-    """Take over the reasoning of a turn that has nothing else besides role and content."""
-    if len(turn) != 3 or role != "assistant":
-        return False
+def _thought(turn: dict[str, Any], message: dict[str, Any]) -> bool:
+    """Take over the reasoning of an assistant's turn that has nothing else besides role and content."""
     for name in REASONING_KEYS:
         thought = turn.get(name)
         if type(thought) is str and thought and not thought.isspace():
             message["reasoning"] = thought
             return True
     return False
+
+
+def _calls(calls: Any, waiting: list[str]) -> list[dict[str, Any]] | None:
+    """Tool calls in the wire form, with ids of their own and arguments that are flat; their ids begin to wait."""
+    if type(calls) is not list or not calls:
+        return None
+    out = []
+    for call in calls:
+        if type(call) is not dict or len(call) != 3 or call.get("type") != "function":
+            return None
+        identifier, function = call.get("id"), call.get("function")
+        if type(identifier) is not str or not identifier or type(function) is not dict or len(function) != 2:
+            return None
+        name, arguments = function.get("name"), function.get("arguments")
+        if type(name) is not str or name != name.strip() or not name or type(arguments) is not str:
+            return None
+        arguments = _flat(arguments)
+        if arguments is None or identifier in waiting:
+            return None
+        waiting.append(identifier)
+        out.append({"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}})
+    return out
+
+
+def _flat(arguments: str) -> str | None:
+    """Arguments as canonical JSON text, where they are an object of texts, whole numbers and truth values."""
+    import orjson
+
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    if type(value) is not dict or not all(type(item) in FLAT for item in value.values()):
+        return None
+    text: str = orjson.dumps(value).decode()
+    return text
+
+
+def _result(turn: dict[str, Any], waiting: list[str]) -> bool:
+    """Whether a tool's turn answers a call that waits for it, and has nothing else besides role and content."""
+    identifier = turn.get("tool_call_id")
+    if len(turn) != 3 or type(identifier) is not str or identifier not in waiting:
+        return False
+    waiting.remove(identifier)
+    return True
 
 
 def _pair(adapter: Adapter) -> Way:

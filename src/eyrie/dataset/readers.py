@@ -61,8 +61,8 @@ class Lines(Reader):
         super().__init__(path, shape)
         self.start, self.end = start, end
 
-    def blocks(self) -> Iterator[list[bytes]]:
-        """Lists of whole lines."""
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks of whole lines, without the last line's end."""
         try:
             with text_stream(self.path, self.shape) as stream:
                 if self.shape.splittable:
@@ -78,7 +78,7 @@ class Lines(Reader):
                 raise torn(self.path, error) from error
             raise
 
-    def _stretch(self, stream: IO[bytes]) -> Iterator[list[bytes]]:
+    def _stretch(self, stream: IO[bytes]) -> Iterator[bytes]:
         mark = 3 if self.shape.encoding == "utf-8-sig" else 0
         position = self.start
         if self.start > mark:
@@ -95,25 +95,25 @@ class Lines(Reader):
                 data += stream.readline()
             position += len(data)
             self.position = position - self.start
-            yield data.removesuffix(b"\n").split(b"\n")
+            yield data.removesuffix(b"\n")
 
-    def _all(self, stream: IO[bytes]) -> Iterator[list[bytes]]:
+    def _all(self, stream: IO[bytes]) -> Iterator[bytes]:
         rest = b""
         while data := stream.read(BLOCK):
             self.position += len(data)
             head, newline, tail = data.rpartition(b"\n")
             if newline:
-                yield (rest + head).split(b"\n")
+                yield rest + head
                 rest = tail
             else:
                 rest += data
         if rest:
-            yield [rest]
+            yield rest
 
     def __iter__(self) -> Iterator[Record]:
         text = self.shape.kind == "text"
         for block in self.blocks():
-            for line in block:
+            for line in block.split(b"\n"):
                 self.lines += 1
                 if not line or line.isspace():
                     continue

@@ -18,11 +18,13 @@ PART, SAID, DONE, ERROR = "part", "said", "done", "error"
 HEADROOM_MB = 1024  # the hard limit lies above the one that the parent watches: interpreter, libraries, buffers
 
 
-def main(pipe: Connection, memory_mb: int, parent: int) -> None:
-    """Serve orders (key, kind, arguments) until the pipe closes."""
+def main(pipe: Connection, memory_mb: int, environment: dict[str, str]) -> None:
+    """Serve orders (key, kind, arguments) until the pipe closes, in the environment that the stage has now."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a supervisor signals the group; the parent ends us
-    _die_with(parent)
+    _die_together()
+    os.environ.clear()
+    os.environ.update(environment)
     _limit(memory_mb)
     gc.disable()  # rows are trees: nothing is left to the collector, which would look at all of them again and again
     while True:
@@ -92,7 +94,6 @@ def _limit(memory_mb: int) -> None:
     """A hard limit on private memory, as a backstop to the parent's watch on resident memory."""
     import resource
 
-    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # other pools reserve address space that would count
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if memory_mb:
         size = (memory_mb + HEADROOM_MB) << 20
@@ -101,10 +102,12 @@ def _limit(memory_mb: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
 
 
-def _die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies (even by kill -9)."""
+def _die_together() -> None:
+    """Ask the kernel for SIGKILL when the process that forked this one dies, which it does with the stage."""
     import ctypes
+    import multiprocessing
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != parent:
+    stage = multiprocessing.parent_process()
+    if stage is not None and not stage.is_alive():
         os._exit(1)

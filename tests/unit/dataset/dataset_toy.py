@@ -70,17 +70,24 @@ def places(unit: Unit) -> dict[str, list[str]]:
 
 def rows_of(unit: Unit) -> list[dict[str, Any]]:
     """The rows of a unit's parts in the order of the source."""
-    import pyarrow as pa
-
     rows = []
     for part, records, lines in unit.bases():
         assert parts.intact(unit.folder, part)
-        with pa.OSFile(str(unit.folder / f"{part.name}.arrow"), "rb") as stream:
-            for row in pa.ipc.open_file(stream).read_all().to_pylist():
-                conversation = json.loads(row["conversation"])
-                assert isinstance(conversation, list)
-                row |= {"conversation": conversation, "row": row["row"] + records, "line": row["line"] + lines}
-                rows.append(row)
+        numbers = (parts.column(unit.folder, part, name).tolist() for name in ("id", "row", "line"))
+        tools = parts.texts(unit.folder, part, "tools") if "tool_size" in part.columns else [b""] * part.rows
+        for key, row, line, text, schemas in zip(*numbers, parts.texts(unit.folder, part), tools, strict=True):
+            conversation = json.loads(text)
+            assert isinstance(conversation, list)
+            rows.append(
+                {
+                    "id": key,
+                    "conversation": conversation,
+                    "tools": schemas.decode() or None,
+                    "row": row + records,
+                    "line": line + lines,
+                    "file": part.file,
+                }
+            )
     return sorted(rows, key=lambda row: row["row"])
 
 

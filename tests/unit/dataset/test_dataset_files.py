@@ -382,7 +382,7 @@ def test_a_stream_is_cut_into_parts(tmp_path, monkeypatch):
     cut = read(path, tmp_path / "cut")
     assert cut.rows == whole.rows
     assert cut.examples == whole.examples == {"not_object": ["in.json:6"]}
-    assert len(list((tmp_path / "cut").glob("*/*.arrow"))) == 6
+    assert len(list((tmp_path / "cut").glob("*/*.rows"))) == 6
 
 
 def test_a_limit_in_rows(tmp_path):

@@ -94,11 +94,11 @@ def test_a_part_that_was_half_written_is_made_again(tmp_path, registry, quiet):
     (ctx.out / "train.parquet").unlink()
     for record in ctx.base.glob("sources/*/unit.json"):
         record.unlink()
-    damaged = sorted(ctx.base.glob("sources/*/*.arrow"))[::3]
+    damaged = sorted(ctx.base.glob("sources/*/*.rows"))[::3]
     for path in damaged:
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
-    kept = {path: path.stat().st_mtime_ns for path in ctx.base.glob("sources/*/*.arrow") if path not in damaged}
+    kept = {path: path.stat().st_mtime_ns for path in ctx.base.glob("sources/*/*.rows") if path not in damaged}
     assert outputs(run(value)) == quiet[0]
     assert any(path.stat().st_mtime_ns == stamp for path, stamp in kept.items()), "nothing was resumed"
 

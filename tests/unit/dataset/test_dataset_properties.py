@@ -257,6 +257,47 @@ plain_turn = st.one_of(
     ),
     st.fixed_dictionaries({"from": st.sampled_from(["human", "gpt", "system", "bot"]), "value": plain_content}),
 )
+wire_call = st.fixed_dictionaries(
+    {
+        "id": st.sampled_from(["c1", "c2", ""]),
+        "type": st.sampled_from(["function", "function", "other"]),
+        "function": st.fixed_dictionaries(
+            {
+                "name": st.sampled_from(["f", " f", ""]),
+                "arguments": st.sampled_from(
+                    [
+                        "{}",
+                        '{"a": 1}',
+                        '{"a":"\\u00fc\\/"}',
+                        '{"a":1.5}',
+                        '{"a":1e16}',
+                        '{"a":123456789012345678901234567890}',
+                        '{"a":[1]}',
+                        '{"a":1,"a":true}',
+                        "[1]",
+                        "x",
+                        "",
+                    ]
+                ),
+            },
+            optional={"more": st.none()},
+        ),
+    },
+    optional={"index": st.just(0)},
+)
+called_turn = st.one_of(
+    st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": plain_content, "tool_calls": st.lists(wire_call, max_size=2)},
+        optional={"reasoning": plain_text},
+    ),
+    st.fixed_dictionaries(
+        {"role": st.just("tool"), "content": plain_content, "tool_call_id": st.sampled_from(["c1", "c2", "", None])},
+        optional={"name": st.sampled_from(["f", None])},
+    ),
+)
+called_row = st.tuples(plain_text, st.lists(st.one_of(called_turn, called_turn, plain_turn), max_size=5)).map(
+    lambda row: {"messages": [{"role": "user", "content": row[0]}, *row[1]]}
+)
 plain_row = st.one_of(
     st.fixed_dictionaries(
         {},
@@ -279,6 +320,7 @@ plain_row = st.one_of(
             "output": plain_content,
         },
     ),
+    called_row,
     anything,
 )
 
@@ -300,6 +342,103 @@ def test_the_short_way_agrees_with_the_long_one(value, adapter):
             "the order makes the bytes"
         )
         assert notes == []
+
+
+def written(value, data):
+    """A row as a line of JSON, as some writer or other spells it."""
+    import orjson
+
+    way = data.draw(st.sampled_from(["compact", "spaced", "ascii", "slashes", "members twice"]))
+    if way == "compact":
+        try:
+            return orjson.dumps(value)
+        except TypeError:
+            way = "spaced"  # a whole number that is too large
+    text = json.dumps(value, ensure_ascii=way == "ascii")
+    if way == "slashes":
+        text = text.replace("/", "\\/")
+    if way == "members twice" and text.startswith("{") and value:
+        text = f"{text[:-1]}, {json.dumps(dict(list(value.items())[:1]))[1:-1]}}}"
+    return text.encode()
+
+
+@given(value=plain_row, adapter=st.sampled_from(ADAPTERS), data=st.data())
+@settings(max_examples=3000, deadline=None)
+def test_the_shortest_way_agrees_with_the_long_one(value, adapter, data):
+    """Where it answers at all for a clean line, it answers the very bytes of what the adapter makes of the line."""
+    import orjson
+
+    from eyrie.dataset import verbatim
+    from eyrie.dataset.keys import text_key
+
+    line = written(mended(value, []), data)
+    mine = Adapter(source(adapter=adapter))
+    way = verbatim.way(mine)
+    if way is None or verbatim.unclean(line, [line]) != set():
+        return
+    found = way(line)
+    if found is not None:
+        parsed, fault, notes = readers.parse(line)
+        assert (fault, notes) == ("", [])
+        messages, tools = mine(parsed, notes)
+        assert (found[0], None, []) == (orjson.dumps(messages), tools, notes)
+        first = next(message["content"] for message in messages if message["role"] == "user")
+        assert json.loads(found[1]) == first
+        assert text_key(found[1]) == prompt_key(first)
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(
+            ["a", "\\\\", '\\"', "\\n", "\\t", "\\b", "\\u0041", "\\/", "\\x", "\\ud800", "\u00fc", "\t", "\x7f"]
+        ),
+        max_size=6,
+    ),
+    broken=st.booleans(),
+)
+@settings(max_examples=1500, deadline=None)
+def test_a_text_passes_through_only_as_the_canonical_form_spells_it(pieces, broken):
+    import orjson
+
+    from eyrie.dataset import verbatim
+
+    text = "".join(pieces).encode() + (b"\xff" if broken else b"")
+    line = b'{"prompt":"x%b","n":"%b"}' % (text, text)
+    lines = [b'{"prompt":"before"}', line, b'{"prompt":"behind"}']
+    flagged = verbatim.unclean(b"\n".join(lines), lines)
+    assert (flagged is None) == broken
+    found = verbatim.way(Adapter(source(adapter="prompt")))(line) if flagged is not None else None
+    if flagged is not None:
+        assert flagged <= {1}
+    if found and 1 not in flagged:
+        assert found[0] == orjson.dumps([{"role": "user", "content": orjson.loads(line)["prompt"]}])
+
+
+def test_plain_rows_do_take_the_shortest_way():
+    from dataset_toy import chat
+
+    from eyrie.dataset import verbatim
+
+    def takes(row, **entry):
+        line = json.dumps(row).encode()
+        return verbatim.unclean(line, [line]) == set() and verbatim.way(Adapter(source(**entry)))(line) is not None
+
+    parts = [
+        {"role": role, "content": [{"type": "text", "text": text}]}
+        for role, text in (("user", "q"), ("assistant", "a"))
+    ]
+    thinking = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning_content": "r"}]
+    assert takes(chat("q\n", 'a "b"', "r", "b"))
+    assert takes({"messages": parts})
+    assert takes({"messages": thinking, "tools": None})
+    assert takes({"conversations": chat("q", "a")["messages"], "system": "s"}, adapter="sharegpt")
+    assert takes(
+        {"instruction": "q", "output": "a", "input": None},
+        adapter="pair",
+        columns={"prompt": "instruction", "response": "output"},
+    )
+    assert takes({"prompt": "q"}, adapter="prompt")
+    assert not takes(chat("q", None))
 
 
 def test_plain_rows_do_take_the_short_way():

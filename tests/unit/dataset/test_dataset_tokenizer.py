@@ -22,7 +22,7 @@ pytestmark = pytest.mark.node
 VOCABULARY = [bytes([value]) for value in range(256)] + [b"wo", b"rd", b"word", b" word"]
 SPECIAL = {"<|im_user|>": len(VOCABULARY), "<|im_end|>": len(VOCABULARY) + 1}
 
-CODE = '''
+CODE = """
 import base64
 
 import tiktoken
@@ -60,7 +60,7 @@ class OwnTokenizer(PreTrainedTokenizer):
 
     def convert_tokens_to_string(self, tokens):
         return "".join(tokens).encode("latin-1").decode("utf-8", "replace")
-'''
+"""
 
 
 def write_tokenizer(folder, code: str = CODE) -> None:
