@@ -99,7 +99,7 @@ def undisturbed(house: House, last: str, say: Any) -> dict[str, Undisturbed]:
         found[stage] = Undisturbed(house.items(stage), seconds, house.requests(), str(answer["fingerprint"]))
         say(f"undisturbed {stage}: {seconds:.1f} s, {sum(found[stage].items.values())} items")
         house.snapshot(stage)
-        kept.write_text(json.dumps({name: asdict(entry) for name, entry in found.items()}))
+        kept.write_text(json.dumps({name: vars(entry) for name, entry in found.items()}))
     return found
 
 
