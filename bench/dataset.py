@@ -5,14 +5,18 @@
 
     python bench/dataset.py                       ten sources of 100,000 conversations, in ten schemas
     python bench/dataset.py --rows 10000 --json   smaller; one JSON object on standard output
+    python bench/dataset.py --memory              Eyrie alone, at a tenth, a third and all of the rows: its peak memory
 
 Each contender runs in processes of its own, with the same number of workers, over files in the page cache.
 `vs_json_parse` compares with the standard library's parser (json.loads); the table has faster parsers too.
+`peak_rss_mb` is the largest sum of the resident memory of all processes of a contender, looked at ten times a second;
+pages that they share count once for each of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -323,19 +327,57 @@ def measure(name: str, folder: Path, workers: int, scratch: Path) -> dict[str, A
         str(workers),
     ]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
     began = time.perf_counter()
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     watch = Watch(process.pid)
     watch.start()
     out, err = process.communicate()
     seconds = time.perf_counter() - began
     watch.done.set()
+    with contextlib.suppress(ChildProcessError):
+        while True:  # processes that outlived it for a moment are ours now, and so is the CPU time they took
+            os.waitpid(-1, 0)
     if process.returncode:
         raise SystemExit(f"{name} failed:\n{err[-3000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     shutil.rmtree(work)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"seconds": seconds, "cpu_s": cpu, "peak_rss_mb": watch.peak / 1e6, "kept": int(out.split()[-1])}
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what a contender leaves behind, so that its CPU time is counted."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def memory_table(results: dict[int, dict[str, Any]]) -> str:
+    lines = ["| conversations | seconds | peak memory, MB |", "|---|---|---|"]
+    for rows, item in results.items():
+        lines.append(f"| {rows:,} | {item['seconds']:.1f} | {item['peak_rss_mb']:,.0f} |")
+    return "\n".join(lines)
+
+
+def measure_memory(args: argparse.Namespace, scratch: Path) -> None:
+    """Eyrie alone over more and more rows."""
+    results = {}
+    for rows in (args.rows // 10, args.rows // 3, args.rows):
+        folder = scratch / f"sources-{rows}"
+        make(folder, rows)
+        results[rows * len(SCHEMAS)] = measure("eyrie", folder, args.workers, scratch)
+        shutil.rmtree(folder)
+    if not args.json:
+        print(memory_table(results))
+    last = max(results)
+    summary = {
+        "peak_rss_mb": round(results[last]["peak_rss_mb"]),
+        "rows": last,
+        "workers": args.workers,
+        "peaks": {rows: round(item["peak_rss_mb"]) for rows, item in results.items()},
+    }
+    print(json.dumps(summary))
 
 
 def table(results: dict[str, dict[str, Any]], rows: int, size: int) -> str:
@@ -366,6 +408,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, help="where the sources are, or are made and kept")
     parser.add_argument("--only", nargs="*", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--memory", action="store_true", help="only Eyrie, and how its memory grows with the rows")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
@@ -375,6 +418,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="eyrie-bench-") as name:
         scratch = Path(name)
+        adopt_orphans()
+        if args.memory:
+            measure_memory(args, scratch)
+            return
         folder = args.folder or scratch / "sources"
         if not folder.exists():
             make(folder, args.rows)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
+import xxhash
+
 KEY_BYTES = 16
-BACKSLASH, PAIR = 0x5C, b"\\\\"
+BACKSLASH = 0x5C
+#: the key of a folded text; it only ever compares rows of one run
+digest: Callable[[bytes], bytes] = xxhash.xxh3_128_digest
 
 
 def folded(text: str) -> str:
@@ -17,13 +22,6 @@ def folded(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
 
 
-def digest(data: bytes) -> bytes:
-    """The key of a folded text: 16 bytes of XXH3. It only ever compares rows of one run."""
-    import xxhash
-
-    return bytes(xxhash.xxh3_128_digest(data))
-
-
 def prompt_key(text: str) -> bytes:
     """Key of a first user turn."""
     return digest(folded(text).encode("utf-8", "surrogatepass"))
@@ -31,14 +29,17 @@ def prompt_key(text: str) -> bytes:
 
 def text_key(text: bytes) -> bytes:
     """The same of a text as it stands in JSON, its only escapes those that verbatim.CANONICAL names."""
-    if not text.isascii() or PAIR in text:
+    plain = text
+    if BACKSLASH in plain:
+        plain = plain.replace(b"\\n", b" ")
+        if BACKSLASH in plain:
+            plain = plain.replace(b"\\t", b" ").replace(b'\\"', b'"')
+    if BACKSLASH in plain or not plain.isascii():  # a backslash of the text itself, or letters that fold otherwise
         import orjson
 
         return prompt_key(orjson.loads(text))
-    if BACKSLASH in text:
-        text = text.replace(b"\\n", b" ").replace(b"\\t", b" ").replace(b'\\"', b'"')
-    text = text[1:-1].strip().lower()
-    return digest(b" ".join(text.split()) if b"  " in text else text)
+    plain = plain[1:-1].strip().lower()
+    return digest(b" ".join(plain.split()) if b"  " in plain else plain)
 
 
 def turns_key(messages: list[dict[str, Any]], turns: int) -> bytes:

@@ -17,7 +17,7 @@ from eyrie.dataset.formats import Shape, text_stream, torn
 from eyrie.dataset.values import mended
 
 Record = tuple[int, Any, str, list[str]]
-BLOCK = 1 << 20
+BLOCK = 1 << 18  # a block and what is made of it stay in the core's own cache
 LONGEST_ROW = 1 << 28  # characters; a row of an array that is longer is taken for a damaged one
 NO_NOTES: list[str] = []
 

@@ -103,11 +103,17 @@ def _limit(memory_mb: int) -> None:
 
 
 def _die_together() -> None:
-    """Ask the kernel for SIGKILL when the process that forked this one dies, which it does with the stage."""
+    """End with the stage, however that ends (kill -9 too), and with the process that forked this one."""
     import ctypes
     import multiprocessing
+    import threading
 
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     stage = multiprocessing.parent_process()
-    if stage is not None and not stage.is_alive():
-        os._exit(1)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+    def watch() -> None:
+        if stage is not None:
+            stage.join()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,7 +1,8 @@
-"""kill -9 of the stage and of its workers, at any moment, and stop requests: the result is that of a quiet run."""
+"""kill -9 of the stage and of its workers, at stated moments, and stop requests: the result is that of a quiet run."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from dataset_run import command, run, spec
+from dataset_run import SRC, command, run, spec
 from dataset_toy import chat, jsonl
 
 from eyrie.core import planner, runner
@@ -19,27 +20,71 @@ from eyrie.core.pipeline import Pipeline
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
+NAMES = ("array", "packed", "table", "lines")
+
+#: imported first by every process of a command: small parts, and what happens when one is written
+AT_A_PART = """
+import os, signal, time
+from multiprocessing import parent_process
+from pathlib import Path
+import eyrie.dataset.tasks as tasks
+tasks.PART_ROWS, tasks.STRETCH_BYTES, tasks.STRETCH_GROUPS_BYTES = 400, 60000, 10000
+SECOND = ("00000-00001", "00001-00000")
+import eyrie.dataset.output as output
+import eyrie.dataset.part as part
+from eyrie.core import atomic
+
+what, name, times = os.environ.get("AT_A_PART", "::1").split(":")
+write, add = part.write, output.Sink.add
+
+def once(folder):
+    # True the first few times that any process asks
+    for number in range(int(times)):
+        try:
+            (folder / f"happened-{number}").touch(exist_ok=False)
+            return True
+        except FileExistsError:
+            continue
+    return False
+
+def written(folder, called, *args, **more):
+    if folder.name.rpartition("-")[0] == name and called in SECOND and once(folder.parent):
+        if what == "kill stage":
+            os.kill(parent_process().pid, signal.SIGKILL)
+            time.sleep(30)
+        if what == "kill worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "stop":
+            os.killpg(os.getpgid(parent_process().pid), signal.SIGTERM)
+    return write(folder, called, *args, **more)
+
+def added(sink, table):
+    if what == "kill while writing" and sink.rows and once(sink.path.parent.parent):
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(sink, table)
+
+part.write, output.Sink.add = written, added
+"""
+
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    """Four sources of different shape, together a second or two of work."""
+    """Four sources of different shape, each of several parts."""
     folder = tmp_path_factory.mktemp("sources")
     rng = random.Random(1)
 
-    def rows(name, count):
-        return [chat(f"{name} {n} " + "word " * rng.randrange(60), "answer " * rng.randrange(80)) for n in range(count)]
+    def rows(name, count=2000):
+        return [chat(f"{name} {n} " + "word " * rng.randrange(9), "answer " * rng.randrange(1, 9)) for n in range(count)]
 
     array = folder / "array.json"
-    array.write_text(json.dumps(rows("array", 20000)))
-    import gzip
-
+    array.write_text(json.dumps(rows("array")))
     packed = folder / "packed.jsonl.gz"
-    packed.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows("packed", 20000)).encode(), 1))
+    packed.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows("packed")).encode(), 1))
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(rows("table", 20000)), folder / "table.parquet", row_group_size=4000)
-    jsonl(folder / "lines.jsonl", rows("lines", 20000))
+    pq.write_table(pa.Table.from_pylist(rows("table")), folder / "table.parquet", row_group_size=400)
+    jsonl(folder / "lines.jsonl", rows("lines"))
     return {
         path.stem.split(".")[0]: {"kind": "local", "path": str(path), "adapter": "messages"}
         for path in (array, packed, folder / "table.parquet", folder / "lines.jsonl")
@@ -48,126 +93,129 @@ def registry(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def quiet(registry, tmp_path_factory):
-    """The outputs of an undisturbed run, and how long it took."""
-    began = time.monotonic()
-    ctx = run(spec(tmp_path_factory.mktemp("quiet") / "root", registry, heldout=50))
-    return outputs(ctx), time.monotonic() - began
+    """The outputs of an undisturbed run."""
+    value = spec(tmp_path_factory.mktemp("quiet") / "root", registry, heldout=50)
+    return outputs(run(value))
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Start `eyrie run dataset` with something that happens when a part is written."""
+    fatal = tmp_path / "fatal"
+    fatal.mkdir()
+    (fatal / "sitecustomize.py").write_text(AT_A_PART)
+
+    def start(value, what="", name="", times=1):
+        return command(value, tmp_path, PYTHONPATH=f"{fatal}:{SRC}", AT_A_PART=f"{what}:{name}:{times}")
+
+    return start
 
 
 def outputs(ctx) -> dict[str, bytes]:
     return {name: (ctx.out / name).read_bytes() for name in ("train.parquet", "eval.parquet")}
 
 
-def descendants(pid: int) -> list[int]:
-    found = []
+def finished(process, value) -> dict[str, bytes]:
+    answer, _ = process.communicate(timeout=120)
+    assert json.loads(answer)["status"] == "done", answer
+    return outputs(Pipeline(value).context("dataset"))
+
+
+def family(pid: int) -> list[int]:
+    """A process's descendants."""
+    parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
                 parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except OSError:
                 continue
-            if parent == pid:
-                found.append(int(folder.name))
-    return found
+            parents.setdefault(parent, []).append(int(folder.name))
+    found = [pid]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]
 
 
-@pytest.mark.parametrize("share", [0.15, 0.35, 0.55, 0.75, 0.95])
-def test_the_stage_is_killed_and_run_again(tmp_path, registry, quiet, share):
-    wanted, seconds = quiet
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stage_is_killed_during_each_source(tmp_path, registry, quiet, begin, name):
     value = spec(tmp_path / "root", registry, heldout=50)
-    process = command(value, tmp_path)
-    time.sleep(seconds * share)
-    workers = descendants(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+    process = begin(value, "kill stage", name)
+    seen: set[int] = set()
+    while process.poll() is None:
+        seen |= set(family(process.pid))
         time.sleep(0.02)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()], "workers outlived the stage"
-    assert planner.plan(Pipeline(value).context("dataset"))["status"] in ("interrupted", "absent", "done")
-    assert outputs(run(value)) == wanted
+    assert process.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in seen) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in seen if Path(f"/proc/{pid}").exists()], "workers outlived the stage"
+    ctx = Pipeline(value).context("dataset")
+    assert planner.plan(ctx)["status"] == "interrupted"
+    assert not list(ctx.out.glob("*.parquet"))
+    kept = {path: path.stat().st_mtime_ns for path in ctx.base.glob("sources/*/*.rows")}
+    assert finished(begin(value), value) == quiet
+    assert any(path.stat().st_mtime_ns == stamp for path, stamp in kept.items()), "nothing was resumed"
 
 
-def test_a_part_that_was_half_written_is_made_again(tmp_path, registry, quiet):
+def test_the_stage_is_killed_while_it_writes_the_table(tmp_path, registry, quiet, begin):
     value = spec(tmp_path / "root", registry, heldout=50)
-    ctx = run(value)
+    process = begin(value, "kill while writing")
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    ctx = Pipeline(value).context("dataset")
+    assert [path.name for path in ctx.out.glob("*.parquet")] == []
+    assert finished(begin(value), value) == quiet
+    assert not list(ctx.out.glob(".*.tmp"))
+
+
+def test_a_part_that_was_half_written_is_made_again(tmp_path, registry, quiet, begin):
+    value = spec(tmp_path / "root", registry, heldout=50)
+    assert finished(begin(value), value) == quiet
+    ctx = Pipeline(value).context("dataset")
     (ctx.out / "train.parquet").unlink()
-    for record in ctx.base.glob("sources/*/unit.json"):
-        record.unlink()
     damaged = sorted(ctx.base.glob("sources/*/*.rows"))[::3]
     for path in damaged:
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
     kept = {path: path.stat().st_mtime_ns for path in ctx.base.glob("sources/*/*.rows") if path not in damaged}
-    assert outputs(run(value)) == quiet[0]
+    assert finished(begin(value), value) == quiet
     assert any(path.stat().st_mtime_ns == stamp for path, stamp in kept.items()), "nothing was resumed"
 
 
-def test_a_killed_worker_costs_nothing(tmp_path, registry, quiet):
+def test_a_killed_worker_costs_nothing(tmp_path, registry, quiet, begin):
     value = spec(tmp_path / "root", registry, heldout=50)
-    process = command(value, tmp_path)
-    killed = 0
-    while process.poll() is None and not killed:
-        progress = tmp_path / "root/runs/main/state/dataset/progress.json"
-        for pid in descendants(process.pid) if progress.exists() else []:
-            if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
-                os.kill(pid, signal.SIGKILL)
-                killed += 1
-                break
-        time.sleep(0.05)
-    answer, _ = process.communicate(timeout=120)
-    assert killed
-    assert json.loads(answer)["status"] == "done", answer
-    assert outputs(Pipeline(value).context("dataset")) == quiet[0]
-    logs = "".join(path.read_text() for path in tmp_path.glob("root/runs/main/state/dataset/sources/*.log"))
-    assert "a worker ended by signal 9" in logs
+    assert finished(begin(value, "kill worker", "packed"), value) == quiet
+    log = (tmp_path / "root/runs/main/state/dataset/sources/packed.log").read_text()
+    assert "a worker ended by signal 9" in log
 
 
-def test_a_stop_is_answered_at_once_and_resumes(tmp_path, registry, quiet):
+def test_a_stop_is_answered_at_once_and_resumes(tmp_path, registry, quiet, begin):
     value = spec(tmp_path / "root", registry, heldout=50)
-    process = command(value, tmp_path)
-    time.sleep(quiet[1] * 0.5)
-    began = time.monotonic()
-    os.killpg(process.pid, signal.SIGTERM)
+    process = begin(value, "stop", "table")
     answer, _ = process.communicate(timeout=60)
-    assert time.monotonic() - began < 10
     assert json.loads(answer)["error"]["code"] == "interrupted"
     states = [
         json.loads(path.read_text())["status"] for path in tmp_path.glob("root/runs/main/state/dataset/sources/*.json")
     ]
     assert set(states) <= {"interrupted", "done"}
-    assert outputs(run(value)) == quiet[0]
+    assert finished(begin(value), value) == quiet
 
 
-def test_a_source_that_kills_its_worker_twice_fails_alone(tmp_path, registry, monkeypatch):
+def test_a_source_that_kills_its_worker_twice_fails_alone(tmp_path, registry, begin):
     """A worker that dies on every try (say, of a defect in a library) ends its source, not the run."""
     bad = tmp_path / "bad.jsonl"
-    jsonl(bad, [chat("q", "a")])
+    jsonl(bad, [chat(f"q {n}", "a" * 200) for n in range(1000)])
     value = spec(
         tmp_path / "root",
         {"good": registry["lines"], "bad": {"kind": "local", "path": str(bad), "adapter": "messages"}},
     )
-    fatal = tmp_path / "fatal"
-    fatal.mkdir()
-    # the interpreter of every process of the command imports this first
-    (fatal / "sitecustomize.py").write_text(
-        "import os, signal\n"
-        "import eyrie.dataset.process as process\n"
-        "quiet = process.run\n"
-        "def run(job, task, report):\n"
-        "    if job.name == 'bad':\n"
-        "        os.kill(os.getpid(), signal.SIGSEGV)\n"
-        "    quiet(job, task, report)\n"
-        "process.run = run\n"
-    )
-    from dataset_run import SRC
-
-    process = command(value, tmp_path, PYTHONPATH=f"{fatal}:{SRC}")
+    process = begin(value, "kill worker", "bad", times=2)
     answer, _ = process.communicate(timeout=120)
     error = json.loads(answer)["error"]
     assert error["code"] == "source-failed-worker-died"
     assert "1 of 2 sources failed: bad" in error["what"]
-    assert "signal 11" in error["why"]
+    assert "signal 9" in error["why"]
     assert json.loads((tmp_path / "root/runs/main/state/dataset/sources/good.json").read_text())["status"] == "done"
 
 
@@ -175,7 +223,7 @@ def test_memory_beyond_the_limit_ends_the_source_only(tmp_path):
     huge = tmp_path / "huge.jsonl"
     with open(huge, "w") as stream:
         stream.write(
-            '{"messages":[{"role":"user","content":"' + "x" * (100 << 20) + '"},{"role":"assistant","content":"a"}]}\n'
+            '{"messages":[{"role":"user","content":"' + "x" * (64 << 20) + '"},{"role":"assistant","content":"a"}]}\n'
         )
     good = jsonl(tmp_path / "good.jsonl", [chat("q", "a")])
     registry = {
@@ -183,7 +231,7 @@ def test_memory_beyond_the_limit_ends_the_source_only(tmp_path):
         for name, path in (("good", good), ("huge", huge))
     }
     with pytest.raises(EyrieError, match="1 of 2 sources failed: huge") as caught:
-        run(spec(tmp_path / "root", registry, worker_memory_mb=300))
+        run(spec(tmp_path / "root", registry, worker_memory_mb=250))
     assert caught.value.code == "source-failed-worker-memory"
     assert run(spec(tmp_path / "root", registry, worker_memory_mb=8000)).record()["account"]["kept"] == 2
 
@@ -226,4 +274,4 @@ def test_asked_to_stop_while_mixing(tmp_path, registry, monkeypatch):
     ctx = Pipeline(value).context("dataset")
     assert [path.name for path in ctx.out.iterdir()] == []
     monkeypatch.setattr(Work, "check_stop", original)
-    assert run(value).record()["account"]["in"] == 20000
+    assert run(value).record()["account"]["in"] == 2000
