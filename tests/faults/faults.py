@@ -31,7 +31,10 @@ LIMIT_S = 240.0
 
 @dataclass
 class Case:
-    """One cell of the matrix while it runs. seconds, requests: of the undisturbed run; moment: 0..1 of it."""
+    """One cell of the matrix while it runs. seconds, requests: of the undisturbed run; moment: 0..1 of it.
+
+    recovered: seconds of the run that went on, where the fault itself had to see to that run.
+    """
 
     house: House
     stage: str
@@ -40,6 +43,7 @@ class Case:
     requests: int
     moment: float = 0.5
     notes: list[str] = field(default_factory=list)
+    recovered: float = 0.0
 
     def wait_midway(self, process: subprocess.Popen[bytes] | None) -> bool:
         """Until the stage is in the middle of its work; False when it ended before."""
@@ -144,7 +148,7 @@ def again(case: Case) -> None:
     """Run again while the small disk is still mounted; what is on it is compared afterwards."""
     status, answer, seconds = case.house.run(case.stage, LIMIT_S)
     case.told(status, answer)
-    case.notes.append(f"again {seconds:.1f} s")
+    case.recovered = seconds
     kept = case.house.work / "kept"
     empty(kept)
     subprocess.run(["cp", "-a", f"{case.house.root}/.", str(kept)], check=True)

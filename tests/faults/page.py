@@ -19,8 +19,9 @@ make faults                 # every stage x every fault (as root: two faults mou
 make faults SHORT=1         # a dozen of them; part of `make test`
 ```
 
-A cell is the time that the run needed to be up to date again after the fault; **(+n)** are requests to the server that
-were asked again (those in flight, and a repeated proof). `-`: the stage has no server.
+A cell is the time that the next run needed to be up to date after the fault (0.1 to 0.3 s: the disturbed run itself had
+gone on to its end, and there was nothing left to do); **(+n)** are requests to the server that were asked again: those
+in flight, a repeated proof, and after a torn file what was cut off. `-`: the stage has no server.
 
 """
 
