@@ -44,7 +44,7 @@ class Hub:
     def __enter__(self) -> Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         return self
 
@@ -122,7 +122,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.answer(404, b"{}")  # what the hub's other servers answer of data sets that they do not know
                 return
             if hub.down:
-                self.connection.close()
+                self.close_connection = True
+                self.connection.shutdown(2)
                 return
             with hub.lock:
                 refused = hub.busy[kind] > 0

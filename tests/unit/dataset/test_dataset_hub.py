@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 from dataset_hub import Hub, Repository, commit
@@ -15,6 +16,9 @@ from dataset_toy import chat
 from eyrie.core import planner
 from eyrie.core.errors import EyrieError, GateError
 from eyrie.core.pipeline import Pipeline
+from eyrie.core.spec import load
+from eyrie.dataset.hub import Access, fetch
+from eyrie.dataset.settings import Source
 
 pytestmark = pytest.mark.node
 
@@ -54,7 +58,7 @@ def value(tmp_path, hub, registry, **settings):
     return spec(tmp_path / "root", registry, **{"endpoint": hub.url, "retries": 0, **settings})
 
 
-def lock(tmp_path):
+def locked_by(tmp_path):
     return json.loads((tmp_path / "root/runs/main/dataset/lock.json").read_text())
 
 
@@ -62,7 +66,7 @@ def test_a_pinned_revision_is_what_is_read_and_locked(tmp_path, hub):
     hub.repositories["org/chat"].branches["main"] = TWO
     ctx = run(value(tmp_path, hub, {"one": entry()}))
     assert sorted(prompts(ctx)) == [f"old {n}" for n in range(5)]
-    locked = lock(tmp_path)["one"]
+    locked = locked_by(tmp_path)["one"]
     assert (locked["revision"], list(locked["files"])) == (ONE, ["train.jsonl"])
     assert all(ONE in path for path in hub.paths() if "resolve" in path)
     assert json.loads((ctx.out / "lock.json").read_text())["one"]["files"] == locked["files"]
@@ -81,7 +85,7 @@ def test_another_pin_is_a_difference_in_the_plan(tmp_path, hub):
 
 def test_a_source_without_revision_is_resolved_locked_and_stays(tmp_path, hub):
     ctx = run(value(tmp_path, hub, {"one": entry(revision="")}))
-    assert lock(tmp_path)["one"]["revision"] == ONE
+    assert locked_by(tmp_path)["one"]["revision"] == ONE
     assert any("Pin it" in line for line in ctx.record()["figures"]["warnings"])
     hub.repositories["org/chat"].branches["main"] = TWO
     asked = len(hub.requests)
@@ -90,7 +94,7 @@ def test_a_source_without_revision_is_resolved_locked_and_stays(tmp_path, hub):
     assert all(prompt.startswith("old") for prompt in prompts(again))
     fresh = run(value(tmp_path, hub, {"one": entry(revision="")}, refresh=1))
     assert all(prompt.startswith("new") for prompt in prompts(fresh))
-    assert lock(tmp_path)["one"]["revision"] == TWO
+    assert locked_by(tmp_path)["one"]["revision"] == TWO
 
 
 def test_a_branch_that_moved_stops_until_told(tmp_path, hub):
@@ -151,21 +155,53 @@ def test_the_token_goes_into_headers_and_nowhere_else(tmp_path, hub, way, monkey
             assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_busy_answers_are_waited_out_as_long_as_asked(tmp_path, hub):
+@pytest.fixture
+def slept(monkeypatch):
+    """What was waited for, without waiting: by the client between its attempts, and by us between its rounds."""
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    return waits
+
+
+def fetched(tmp_path, hub, retries=0, **more):
+    """Fetch in this process; (name, bytes) of each file."""
+    source = load(Source, entry(**more), "registry.one")
+    access = Access(str(tmp_path / "root/cache/hf/hub"), endpoint=hub.url, retries=retries)
+    found = fetch("one", source, access, {}, lambda *told: None)
+    return [(name, Path(path).read_bytes()) for name, path in found.files]
+
+
+def test_busy_answers_are_waited_out_as_long_as_asked(tmp_path, hub, slept):
+    hub.retry_after = "7"
     hub.busy["api"], hub.busy["HEAD"], hub.busy["GET"] = 2, 1, 1
-    ctx = run(value(tmp_path, hub, {"one": entry()}, retries=2))
-    assert len(prompts(ctx)) == 5
+    assert fetched(tmp_path, hub, retries=2) == [("train.jsonl", lines("old"))]
     assert len(hub.refused) == 4
-    for when in hub.refused:  # the next request comes when it was asked for, not before
-        assert min(later for later in hub.times if later > when) - when >= 0.99
+    assert [wait >= 7 for wait in slept] == [True] * 4
 
 
-@pytest.mark.slow
-def test_a_hub_that_stays_busy_fails_the_source_and_keeps_the_rest(tmp_path, hub):
+def test_a_busy_hub_without_a_time_is_asked_less_and_less_often(tmp_path, hub, slept):
+    hub.retry_after = ""
+    hub.busy["api"] = 3
+    assert fetched(tmp_path, hub, retries=3) == [("train.jsonl", lines("old"))]
+    assert slept == sorted(slept)
+    assert slept[0] >= 1
+
+
+def test_the_stage_waits_too(tmp_path, hub):
+    hub.busy["api"] = 1
+    began = time.monotonic()
+    assert len(prompts(run(value(tmp_path, hub, {"one": entry()}, retries=1)))) == 5
+    assert time.monotonic() - began >= 1
+    assert len(hub.refused) == 1
+
+
+def test_a_hub_that_stays_busy_fails_the_source_and_keeps_the_rest(tmp_path, hub, slept):
     hub.busy["HEAD"] = 100
-    with pytest.raises(EyrieError, match=r"stayed busy \(HTTP 429\) through 1 rounds") as caught:
-        run(value(tmp_path, hub, {"one": entry()}))
-    assert caught.value.code == "source-failed-hub-busy"
+    with pytest.raises(EyrieError, match=r"stayed busy \(HTTP 429\) through 3 rounds") as caught:
+        fetched(tmp_path, hub, retries=2)
+    assert caught.value.code == "hub-busy"
+    assert len(slept) == 2
+    assert min(slept) >= 1
     hub.busy.clear()
     assert len(prompts(run(value(tmp_path, hub, {"one": entry()})))) == 5
 
@@ -179,15 +215,22 @@ def test_ten_sources_ask_a_few_at_a_time(tmp_path, hub):
     assert hub.most <= 3
 
 
-def test_a_connection_that_is_cut_resumes_where_it_was(tmp_path, hub):
-    data = b"".join(json.dumps(chat(f"big {n}", f"{n} " * 4000)).encode() + b"\n" for n in range(2000))
+def test_a_connection_that_is_cut_resumes_where_it_was(tmp_path, hub, slept, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)
+    data = lines("big", 2000)
     hub.repositories["org/chat"].commits[ONE]["train.jsonl"] = data
-    hub.cut = [15_000_000, 14_000_000]
-    ctx = run(value(tmp_path, hub, {"one": entry()}))
-    assert len(prompts(ctx)) == 2000
+    hub.cut = [150_000, 140_000]
+    assert fetched(tmp_path, hub) == [("train.jsonl", data)]
     starts = [int(asked.removeprefix("bytes=").split("-")[0]) for _, _, _, asked in hub.requests if asked]
     assert len(starts) == 2
     assert 0 < starts[0] < starts[1] < len(data)
+    asked = len([path for path in hub.paths("GET") if "resolve" in path])
+    assert len(prompts(run(value(tmp_path, hub, {"one": entry()})))) == 2000
+    assert len([path for path in hub.paths("GET") if "resolve" in path]) == asked, (
+        "what was fetched is not fetched again"
+    )
 
 
 def test_a_file_other_than_announced_is_not_trusted(tmp_path, hub):
@@ -224,12 +267,12 @@ def test_offline_uses_the_cache_and_names_it(tmp_path, hub, monkeypatch):
     assert len(hub.requests) == asked
 
 
-@pytest.mark.slow
-def test_without_a_network_the_error_says_so(tmp_path, hub):
+def test_without_a_network_the_error_says_so(tmp_path, hub, slept):
     hub.down = True
     with pytest.raises(EyrieError, match="could not be fetched") as caught:
-        run(value(tmp_path, hub, {"one": entry()}))
+        fetched(tmp_path, hub, retries=1)
     assert "eyrie_dataset_offline" in str(caught.value)
+    assert slept, "it was tried more than once"
 
 
 def test_a_revision_that_is_not_there(tmp_path, hub):
@@ -276,7 +319,7 @@ def test_a_split_is_found_by_the_card_or_by_custom(tmp_path, hub, card, names):
     tree = {"data/train-0.jsonl": lines("train"), "data/test-0.jsonl": lines("test"), "x/a.jsonl": lines("x")}
     hub.repositories["org/split"] = Repository({ONE: tree}, {"main": ONE}, card=card)
     run(value(tmp_path, hub, {"one": entry("org/split", files=[], split="train")}))
-    assert list(lock(tmp_path)["one"]["files"]) == names
+    assert list(locked_by(tmp_path)["one"]["files"]) == names
 
 
 def test_packed_files_from_the_hub(tmp_path, hub):
@@ -287,7 +330,7 @@ def test_packed_files_from_the_hub(tmp_path, hub):
 @pytest.mark.slow
 def test_kill_during_a_download(tmp_path, hub):
     """A run that is killed while it fetches leaves nothing that the next one takes for whole."""
-    hub.repositories["org/chat"].commits[ONE]["train.jsonl"] = lines("big", 20000)
+    hub.repositories["org/chat"].commits[ONE]["train.jsonl"] = lines("big", 4000)
     hub.repositories["org/second"] = Repository({ONE: {"train.jsonl": lines("second")}}, {"main": ONE})
     wanted = value(tmp_path, hub, {"one": entry(), "second": entry("org/second")})
     hub.cut = [100_000] * 50
@@ -299,6 +342,6 @@ def test_kill_during_a_download(tmp_path, hub):
     process.communicate()
     hub.cut = []
     ctx = run(wanted)
-    assert len(prompts(ctx)) == 20005
-    assert summary(ctx)["sources"]["one"]["kept"] == 20000
+    assert len(prompts(ctx)) == 4005
+    assert summary(ctx)["sources"]["one"]["kept"] == 4000
     assert os.environ.get("HF_TOKEN") is None

@@ -74,7 +74,9 @@ def registry(tmp_path_factory):
     rng = random.Random(1)
 
     def rows(name, count=2000):
-        return [chat(f"{name} {n} " + "word " * rng.randrange(9), "answer " * rng.randrange(1, 9)) for n in range(count)]
+        return [
+            chat(f"{name} {n} " + "word " * rng.randrange(9), "answer " * rng.randrange(1, 9)) for n in range(count)
+        ]
 
     array = folder / "array.json"
     array.write_text(json.dumps(rows("array")))
