@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -17,6 +18,11 @@ from eyrie.core.lock import Held, Lock
 from eyrie.core.pipeline import Context, Pipeline
 from eyrie.core.progress import Progress
 from eyrie.core.stage import Outcome, Renamed, Work
+
+_ROOM = ("disk-full", "Make room, or move eyrie_root to a larger disk, then run again: what is finished is kept.")
+_RIGHTS = ("disk-read-only", "Mount it for writing, then run again: what is finished is kept.")
+#: what a disk refuses, whoever meets it first
+DISK = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EROFS: _RIGHTS}
 
 
 def run(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -180,6 +186,9 @@ def _described(error: BaseException) -> dict[str, Any]:
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"{frame[0].filename}:{frame[0].lineno}" if frame else ""
     text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno in DISK:
+        code, todo = DISK[error.errno]
+        return EyrieError(f"{text}.", where=error.filename or where, code=code, todo=todo).as_dict()
     return EyrieError(f"{type(error).__name__}: {text}", where=where, code="unexpected").as_dict()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -74,6 +75,20 @@ def test_an_unexpected_error_is_told_with_its_place(
         runner.run(pipeline(), "dataset")
     assert caught.value.code == "unexpected"
     assert "test_runner.py" in caught.value.where
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "disk-full"), (errno.EROFS, "disk-read-only")])
+def test_a_disk_that_refuses_is_told_as_such_whoever_meets_it(
+    pipeline: Make, toys: object, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def run(self: object, ctx: object, work: object) -> None:
+        raise OSError(number, os.strerror(number), "/big/disk/part")
+
+    monkeypatch.setattr(toys.Toy, "run", run)
+    with pytest.raises(EyrieError, match="run again: what is finished is kept") as caught:
+        runner.run(pipeline(), "dataset")
+    assert (caught.value.code, caught.value.where) == (code, "/big/disk/part")
+    assert pipeline().context("dataset").record()["error"]["code"] == code
 
 
 def test_zero_kept_is_a_failure(pipeline: Make) -> None:
