@@ -98,7 +98,7 @@ class Settings:
     tokenizer: str = setting("", identity=False, doc="tokenizer.json; '' = the target's own")
     max_bad_share: float = setting(0.05, doc="unreadable or misshapen share at which a source fails")
     on_source_failure: Literal["fail", "continue"] = "fail"
-    refresh: int = setting(0, doc="raise it to look again: moved branches are taken, missing sources are tried")
+    refresh: int = setting(0, doc="raise it to look again: branches that moved are taken")
     offline: bool = setting(False, identity=False)
     endpoint: str = setting("", identity=False, doc="hub endpoint; '' = the client's default or HF_ENDPOINT")
     token_file: str = setting("", identity=False, doc="file with the hub token; '' = <root>/secrets/hf_token, HF_TOKEN")

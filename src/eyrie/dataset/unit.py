@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,7 +142,10 @@ class Unit:
         if status == DONE:
             state["account"] = self.account().as_dict()
             state["notes"] = dict(self.book().notes)
-        atomic.write_json(self.state_path, state)
+        self.state_path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.state_path.with_suffix(".tmp")  # for people: not worth waiting for the disk
+        temporary.write_text(json.dumps(state, indent=2, sort_keys=True, ensure_ascii=False), "utf-8")
+        os.replace(temporary, self.state_path)
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}Z {status}"
         line += "".join(f" {key}={value}" for key, value in figures.items())
         self.log(f"{line} {error}" if error else line)

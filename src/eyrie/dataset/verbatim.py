@@ -52,8 +52,8 @@ def unclean(data: bytes, lines: list[bytes]) -> set[int] | None:
     behind = array[1:]
     for byte in CANONICAL:
         escapes &= behind != byte
-    if not escapes.any():
-        return set()
+        if not escapes.any():
+            return set()
     ends = np.cumsum(np.fromiter(map(len, lines), dtype=np.int64, count=len(lines)) + 1)
     return set(np.searchsorted(ends, np.flatnonzero(escapes), side="right").tolist())
 
@@ -133,47 +133,44 @@ def _turns(adapter: Adapter) -> Way:
     raw = msgspec.Raw
     systems = {name: (raw, None) for name in adapter.system}
     special = _special([*adapter.tools, *adapter.reasoning, "metadata"])
-    thoughts = {name: (raw, None) for name in REASONING_KEYS}
+    reasoning = {name: (raw, None) for name in REASONING_KEYS}
     part, _ = _decoder("Part", {"text": (raw,), "type": (Literal["text"],)}, strict=True)
+    column = adapter.conversation[0]
+    names = tuple(zip(adapter.style.role, adapter.style.content, strict=False))
+    #: (decode, whether contents are lists of one text part, whether answers may have reasoning beside them)
     decoders = []
-    for kind in (raw, types.GenericAlias(tuple, (part,))):  # a content is text, or a list of one text part
-        for role, content in zip(adapter.style.role, adapter.style.content, strict=False):
-            turn, _ = _decoder("Turn", {role: (str,), content: (kind,), **thoughts}, strict=True)
-            _, decode = _decoder("Row", {adapter.conversation[0]: (types.GenericAlias(list, (turn,)),), **systems, **special})
-            decoders.append((decode, kind is not raw))
-    decode, listed = decoders[0]
+    for kind in (raw, types.GenericAlias(tuple, (part,))):
+        for more in ({}, reasoning):
+            for role, content in names:
+                turn, _ = _decoder("Turn", {role: (str,), content: (kind,), **more}, strict=True)
+                turns = types.GenericAlias(list, (turn,))
+                _, decode = _decoder("Row", {column: (turns,), **systems, **special})
+                decoders.append((decode, kind is not raw, bool(more)))
+    decode, listed, thinks = decoders[0]
     system_names = [f"f{number}" for number in range(1, 1 + len(systems))]
     tags = _tags(adapter)
     start, told, answered = _states()
     solid, wrong = SOLID, msgspec.MsgspecError
 
-    def lists(line: bytes) -> bool:
-        """Whether its contents are lists of one text part; the next rows are then read so."""
-        nonlocal decode, listed
-        for other, other_listed in decoders:
-            if other_listed and not listed:
+    def read(line: bytes, parts_only: bool = False) -> Any:
+        """The row in the first form that fits, which is then tried first; None where none does."""
+        nonlocal decode, listed, thinks
+        for form in decoders:
+            if form[1] or not parts_only:
                 try:
-                    other(line)
+                    row = form[0](line)
                 except wrong:
                     continue
-                decode, listed = other, True
-                return True
-        return False
+                decode, listed, thinks = form
+                return row
+        return None
 
     def plain(line: bytes) -> tuple[bytes, bytes] | None:
-        nonlocal decode, listed
         try:
             row = decode(line)
-        except wrong:  # the form of the row before is tried first
-            for other, other_listed in decoders:
-                if other is not decode:
-                    try:
-                        row = other(line)
-                    except wrong:
-                        continue
-                    decode, listed = other, other_listed
-                    break
-            else:
+        except wrong:
+            row = read(line)
+            if row is None:
                 return None
         pieces: list[bytes] = []
         state, first = start, b""
@@ -191,26 +188,22 @@ def _turns(adapter: Adapter) -> Way:
             before, state, answer = step
             text = bytes(turn.f1[0].f0 if listed else turn.f1)
             if text[0] != QUOTE:
-                return plain(line) if text[0] == BRACKET and lists(line) else None
+                return plain(line) if text[0] == BRACKET and not listed and read(line, True) else None
             if text[1] not in solid and _blank(text):
                 return None
             pieces += (before, text)
-            thought = turn.f2 or turn.f3 or turn.f4
             if answer:
                 for byte, tag in tags:
                     if byte in text and tag in text:
                         return None
-                if thought is not None:
-                    if (turn.f2 is not None) + (turn.f3 is not None) + (turn.f4 is not None) > 1:
-                        return None
-                    text = bytes(thought)
-                    if text[0] != QUOTE or (text[1] not in solid and _blank(text)):
-                        return None
-                    pieces += (b',"reasoning":', text)
-            elif thought is not None:
-                return None
             else:
                 first = first or text
+            if thinks and (turn.f2 or turn.f3 or turn.f4):
+                thoughts = [bytes(thought) for thought in (turn.f2, turn.f3, turn.f4) if thought is not None]
+                text = thoughts[0]
+                if not answer or len(thoughts) > 1 or text[0] != QUOTE or (text[1] not in solid and _blank(text)):
+                    return None
+                pieces += (b',"reasoning":', text)
         if state is not answered:
             return None
         pieces.append(b"}]")
