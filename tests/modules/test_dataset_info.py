@@ -75,6 +75,18 @@ def test_the_plan_says_what_is_kept_and_what_moved(cli):
     assert call.result["diff"]["after"] == 'settings.source.hub.revision: "c"\n'
 
 
+def test_a_source_that_failed_last_time_will_be_tried_again(cli):
+    again = {"name": "sources", "current": "1 source failed last time: hub", "desired": "will be tried again"}
+    tried = {"name": "hub", "act": "try again", "fetch": 9, "read": 9, "revision": "", "was": ""}
+    plan = {"up_to_date": False, "differences": [again], "gates": [], "forecast": {"sources": [tried]}}
+    call = run_module("eyrie_dataset_info", {"spec": SPEC, "cli": cli}, [Answer(["plan"], out=json.dumps(plan))])
+    assert call.result["lines"] == [
+        "hub  try again, 9 B to download",
+        "1 source failed last time: hub: will be tried again.",
+        "Downloads: 9 B. Gates: open.",
+    ]
+
+
 def test_nothing_to_do(cli):
     plan = {"up_to_date": True, "differences": [], "gates": [], "forecast": {}}
     call = run_module("eyrie_dataset_info", {"spec": SPEC, "cli": cli}, [Answer(["plan"], out=json.dumps(plan))])

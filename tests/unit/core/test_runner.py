@@ -15,6 +15,7 @@ import pytest
 from eyrie.core import planner, runner
 from eyrie.core.errors import EyrieError, GateError, Interrupted
 from eyrie.core.pipeline import Pipeline
+from eyrie.core.stage import Renamed
 from eyrie.core.status import stage_status
 from tests.unit.core.conftest import until
 
@@ -214,3 +215,53 @@ def test_a_second_signal_ends_at_once(pipeline: Make, toys: object, monkeypatch:
 def test_a_plan_writes_nothing_but_what_it_learned_of_files(pipeline: Make, tmp_path: Path) -> None:
     planner.plan_all(pipeline())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stage_may_try_something_again_without_being_stale(
+    pipeline: Make, toys: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outputs are used meanwhile, and a try that changes nothing leaves its fingerprint."""
+    runner.run(pipeline(), "dataset")
+    left = [{"name": "sources", "current": "one failed", "desired": "will be tried again"}]
+    monkeypatch.setattr(toys.Toy, "again", lambda self, ctx: left if self.name == "dataset" else [])
+    plan = planner.plan(pipeline().context("dataset"))
+    assert (plan["up_to_date"], plan["status"], plan["differences"]) == (False, "done", left)
+    assert runner.run(pipeline(), "responses")["status"] == "done"
+    assert runner.run(pipeline(), "dataset")["attempt"] == 2
+    assert planner.plan(pipeline().context("responses"))["up_to_date"]
+
+
+def test_a_stage_that_is_renamed_goes_on_under_its_new_name(
+    pipeline: Make, toys: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity, work_of = toys.Toy.identity, toys.Toy.run
+    late: list[str] = []
+
+    def run(self: object, ctx: object, work: object) -> object:
+        if not late:
+            late.append("a source")
+            raise Renamed("a source came in")
+        return work_of(self, ctx, work)
+
+    monkeypatch.setattr(toys.Toy, "identity", lambda self, ctx: {**identity(self, ctx), "late": list(late)})
+    monkeypatch.setattr(toys.Toy, "run", run)
+    before = pipeline().context("dataset")
+    old = before.fingerprint
+    record = runner.run(before.pipeline, "dataset")
+    after = pipeline().context("dataset")
+    assert record["fingerprint"] == after.fingerprint != old
+    assert planner.plan(after)["up_to_date"]
+    assert before.record()["status"] == "done", "who waits for the old name sees the end"
+    assert planner.missing_outputs(before, before.record()), "and it vouches for nothing"
+    assert stage_status(after.pipeline.run_dir, "dataset")["fingerprint"] == after.fingerprint
+
+
+def test_a_stage_that_is_renamed_to_itself_is_a_defect(
+    pipeline: Make, toys: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: object, ctx: object, work: object) -> object:
+        raise Renamed("nothing")
+
+    monkeypatch.setattr(toys.Toy, "run", run)
+    with pytest.raises(EyrieError, match="renamed to itself"):
+        runner.run(pipeline(), "dataset")
