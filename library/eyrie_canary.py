@@ -19,7 +19,7 @@ options:
     type: dict
     required: true
   settings:
-    description: What differs from the canary's defaults (prompts, answer_tokens, epochs, min_acceptance, ...).
+    description: What differs from the canary's defaults (prompts, answer_tokens, steps, min_acceptance, ...).
     type: dict
     default: {}
   state:

@@ -16,13 +16,25 @@ from typing import Any
 
 SUFFIX = "-canary"
 PROMPTS = "prompts.jsonl"
+#: tokens of one training sequence; short ones make enough steps of few prompts, on eight GPUs too
+SEQUENCE = 512
+#: tokens of one of the canary's prompts in a chat template
+PROMPT_TOKENS = 50
+#: what learns a few dozen prompts by heart in `steps`; the run's own rate is meant for a hundred thousand
+BY_HEART = {
+    "optimizer": "muon",
+    "lr": 3e-3,
+    "muon_lr": None,
+    "scheduler_type": "linear",
+    "scheduler_warmup_ratio": None,
+}
 #: stages in order; the report is of the run itself
 STAGES = ("target", "dataset", "responses", "tokens", "hidden_states", "draft", "benchmark")
 
 DEFAULTS: dict[str, Any] = {
     "prompts": 40,
     "answer_tokens": 64,
-    "epochs": 24,
+    "steps": 96,
     "benchmark_prompts": 16,
     "min_acceptance": 1.3,
     "min_gain": 0.25,
@@ -93,7 +105,7 @@ def derive(spec: dict[str, Any], given: dict[str, Any] | None = None) -> dict[st
     stages["tokens"]["coverage_policy"] = "warn"
     if stages["hidden_states"].get("storage") == "window":
         stages["hidden_states"]["storage"] = stages["hidden_states"].get("window_dtype", "bf16")
-    stages["draft"].update(epochs=values["epochs"], val_ratio=0.1, select="last", min_predicted=0.0, hosts=[])
+    _draft(stages["draft"], values)
     _benchmark(stages["benchmark"], spec, values)
     return derived
 
@@ -110,6 +122,23 @@ def _dataset(stage: dict[str, Any], spec: dict[str, Any], values: dict[str, Any]
         dedup="exact",
         max_prompt_tokens=0,
         max_conversation_tokens=0,
+    )
+
+
+def _draft(stage: dict[str, Any], values: dict[str, Any]) -> None:
+    sequence = min(int(stage.get("total_seq_len") or SEQUENCE), SEQUENCE)
+    tokens = 0.9 * values["prompts"] * (PROMPT_TOKENS + values["answer_tokens"])
+    each = max(1, int(tokens / sequence) // int(stage.get("processes") or 1))  # steps of one epoch
+    stage.update(
+        BY_HEART,
+        total_seq_len=sequence,
+        epochs=-(-values["steps"] // each),
+        val_ratio=0.1,
+        select="last",
+        checkpoint_freq=max(1, -(-values["steps"] // each) // 4),
+        min_predicted=0.0,
+        hosts=[],
+        addresses=[],
     )
 
 

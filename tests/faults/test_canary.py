@@ -25,7 +25,7 @@ from eyrie.ops.canary import derive
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
-SETTINGS = {"prompts": 24, "answer_tokens": 32, "benchmark_prompts": 8, "epochs": 8}
+SETTINGS = {"prompts": 24, "answer_tokens": 32, "benchmark_prompts": 8, "steps": 48}
 Seed = Callable[["Canary"], object]
 
 

@@ -188,6 +188,6 @@ def test_canary_s_faults_are_the_task_s_failure(host: Host) -> None:
 def test_sound_canary_is_told_in_figures(host: Host) -> None:
     reached = {"trained": 2.5, "untrained": 1.0, "predicted": 2.4}
     host.answer({"canary judge": (0, {"ok": True, "faults": [], "acceptance": reached})})
-    result = host.call("eyrie_canary", spec=canary_spec(host), settings={"epochs": 9}, state="judged")
+    result = host.call("eyrie_canary", spec=canary_spec(host), settings={"steps": 9}, state="judged")
     assert result["lines"] == ["canary sound: acceptance length 2.50, untrained 1.00, predicted 2.40"]
-    assert host.calls[0][2:] == ["--settings", '{"epochs": 9}']
+    assert host.calls[0][2:] == ["--settings", '{"steps": 9}']

@@ -39,20 +39,35 @@ def test_derive_is_pure_and_keeps_what_can_be_wrong() -> None:
     for same in ("root", "host", "target", "server"):
         assert derived[same] == SPEC[same]
     assert derived["stages"]["tokens"]["draft_vocab_size"] == 32000
-    assert derived["stages"]["draft"]["lr"] == 1e-4
+    assert derived["stages"]["draft"]["rdzv_endpoint"] == "a:29400"
 
 
 def test_derive_is_small_and_touches_nothing_of_the_run() -> None:
-    stages = derive.derive(SPEC, {"prompts": 24, "answer_tokens": 32, "epochs": 9})["stages"]
+    stages = derive.derive(SPEC, {"prompts": 24, "answer_tokens": 32, "steps": 9})["stages"]
     assert list(stages["dataset"]["registry"]) == ["canary"]
     assert stages["dataset"]["samples"] == 24
     assert (stages["responses"]["max_tokens"], stages["responses"]["temperature"]) == (32, 0.0)
     assert stages["hidden_states"]["storage"] == "fp8"
-    assert (stages["draft"]["epochs"], stages["draft"]["hosts"]) == (9, [])
+    assert (stages["draft"]["epochs"], stages["draft"]["hosts"]) == (3, [])  # three steps of 512 tokens an epoch
     assert stages["benchmark"]["promote"] is False
     assert stages["benchmark"]["after"] == "restore"
     assert stages["benchmark"]["grid"][0]["set"] == "canary"
     assert stages["benchmark"]["grid"][0]["prompts"] == 16
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+@pytest.mark.parametrize("sequence", [256, 512, 8192])
+def test_training_is_as_long_on_eight_gpus_as_on_one(processes: int, sequence: int) -> None:
+    """Few prompts are a step or two of a GPU host's batches: the steps are what learns them by heart."""
+    spec = copy.deepcopy(SPEC)
+    spec["stages"]["draft"].update(processes=processes, total_seq_len=sequence, optimizer="adamw", lr=1e-5)
+    draft = derive.derive(spec)["stages"]["draft"]
+    assert draft["total_seq_len"] == min(sequence, derive.SEQUENCE)
+    tokens = 0.9 * 40 * (derive.PROMPT_TOKENS + 64)
+    steps = draft["epochs"] * max(1, int(tokens / draft["total_seq_len"]) // processes)
+    assert 96 <= steps < 96 + tokens / draft["total_seq_len"]
+    assert (draft["optimizer"], draft["lr"]) == ("muon", 3e-3)
+    assert 1 <= draft["checkpoint_freq"] <= draft["epochs"]
 
 
 @pytest.mark.parametrize("stage", ["dataset", "responses", "tokens", "hidden_states", "draft", "benchmark"])
@@ -74,7 +89,7 @@ def test_prompts_are_distinct_and_the_same_each_time() -> None:
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"prompts": 3}, "8..80"), ({"epoch": 3}, "unknown canary setting"), ({"epochs": "x"}, "invalid")],
+    [({"prompts": 3}, "8..80"), ({"step": 3}, "unknown canary setting"), ({"steps": "x"}, "invalid")],
 )
 def test_wrong_settings_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -89,8 +104,8 @@ def test_canary_of_a_canary_is_refused() -> None:
 def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(SPEC))
-    assert main(["canary", "derive", "--spec", str(path), "--settings", '{"epochs": 5}']) == 0
+    assert main(["canary", "derive", "--spec", str(path), "--settings", '{"steps": 5}']) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["spec"]["run"] == "main-canary"
-    assert answer["settings"]["epochs"] == 5
-    assert main(["canary", "derive", "--spec", str(path), "--settings", '{"epoch": 5}']) == 2
+    assert answer["settings"]["steps"] == 5
+    assert main(["canary", "derive", "--spec", str(path), "--settings", '{"step": 5}']) == 2
