@@ -48,10 +48,10 @@ slow: $(VENV)/test $(NODE_TOOLS)/done ## the longest node tests: real trainers k
 e2e: $(VENV)/test ## one real run on a small budget: plan, run, no-op, change, kill
 	$(PYTEST) tests/e2e
 
-faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, and a run with planted secrets; SHORT=1: a dozen faults
+faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, planted secrets, seeded canaries; SHORT=1: a dozen faults, the secrets
 	$(PLAY) playbooks/provision.yml -l local --tags layout,runtime
 	PYTHONPATH="$(NODE_TOOLS):src" $(NODE) tests/faults/matrix.py $(if $(SHORT),--short)
-	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="$(NODE_TOOLS):src" $(NODE) -m pytest -p no:cacheprovider tests/faults
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="$(NODE_TOOLS):src" $(NODE) -m pytest -p no:cacheprovider tests/faults $(if $(SHORT),-m "not slow")
 
 short-faults:
 	$(MAKE) faults SHORT=1

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from house import PROJECT, STAGES, House
 from watch import Watcher
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 
 SECRETS = {
     "hub token of Vault": "hf_" + "PlantedVaultToken0001",
