@@ -43,10 +43,10 @@ class Outcome:
     bytes: int = 0
 
 
-class Renamed(Exception):  # noqa: N818 - no error: the work goes on under another name
+class Renamed(Exception):
     """Raised by a stage's run: what its fingerprint is made of has changed meanwhile, so its outputs are another's.
 
-    The runner begins again under the fingerprint that the spec has now; what was finished so far is not lost.
+    No error: the runner begins again under the fingerprint that the spec has now; what was finished so far is not lost.
     """
 
 
