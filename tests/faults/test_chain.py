@@ -170,7 +170,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
         install(house)
         chain.play("train", "train.yml", "--skip-tags", SKIPPED)
         fail(house)
-        for name in ("status", "doctor", "verify", "gc"):
+        for name in ("status", "doctor", "verify", "gc", "notify"):
             chain.play(name, f"playbooks/{name}.yml", *(["--check"] if name == "gc" else []))
     finally:
         chain.watcher.stop()
@@ -214,7 +214,7 @@ def test_secret_of_vault_is_where_it_belongs(chain: Chain) -> None:
 
 
 def test_the_hook_was_told_with_its_token_and_of_no_secret(chain: Chain) -> None:
-    assert [told["stage"] for _, _, told in chain.hook.told] == list(STAGES)
+    assert [told.get("stage", told["event"]) for _, _, told in chain.hook.told] == [*STAGES, "test"]
     for path, authorization, told in chain.hook.told:
         assert path == "/" + SECRETS["hook's address"]
         assert authorization == "Bearer " + SECRETS["hook's token"]
