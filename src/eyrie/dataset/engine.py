@@ -36,7 +36,9 @@ def run(ctx: Context, work: Work) -> Outcome:
 
 def _run(ctx: Context, work: Work) -> Outcome:
     settings: Settings = ctx.settings
-    pool.warm()  # comes up while the local files are hashed
+    pool.warm()
+    import pyarrow.parquet  # noqa: F401 - needed at the end; loaded while the workers' parent comes up
+
     known = without.of(ctx, ctx.identity)
     standing = again.standing(ctx) if known.open else None
     if standing is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +37,13 @@ def schema(evaluation: bool = False) -> Any:
 
 
 class Sink:
-    """A Parquet file that appears under its name only when it is whole; counts rows and bytes, hashes as it writes."""
+    """A Parquet file that appears under its name only when it is whole; counts rows and bytes.
+
+    What the encoder gives is written and hashed by a thread of its own, beside the encoding.
+    """
+
+    WAITING = 32  # pieces (of a page, at most some megabytes) that may wait for the disk
+    FLUSH = 64 << 20  # bytes after which the disk is set to work, so that the end has little to wait for
 
     def __init__(self, path: Path, fields: Any):
         import pyarrow as pa
@@ -46,8 +52,10 @@ class Sink:
         self.path, self.rows, self.size = path, 0, 0
         self.temporary = path.with_name(f".{path.name}.tmp")
         self._digest = hashlib.sha256()
-        self._hasher = ThreadPoolExecutor(1)  # in order, beside the encoding
-        self._raw = open(self.temporary, "wb")  # noqa: SIM115 - closed by finish or abandon
+        self._raw = open(self.temporary, "wb", buffering=0)  # noqa: SIM115 - closed by finish or abandon
+        self._hand = ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
+        self._unflushed = 0
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
             fields,
@@ -61,19 +69,34 @@ class Sink:
     closed = False
 
     def write(self, data: Any) -> int:
-        self._raw.write(data)
-        self._hasher.submit(self._digest.update, data)
+        self._waiting.append(self._hand.submit(self._put, data))
+        self._await(self.WAITING)
         self.size += len(data)
         return len(data)
 
     def flush(self) -> None:
-        self._raw.flush()
+        return None
 
     def tell(self) -> int:
         return self.size
 
     def close(self) -> None:
         return None
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._raw.write(left) :]
+        self._digest.update(data)
+        self._unflushed += len(data)
+        if self._unflushed >= self.FLUSH:
+            os.fdatasync(self._raw.fileno())
+            self._unflushed = 0
+
+    def _await(self, waiting: int) -> None:
+        """Wait until no more pieces than this are on their way; raises what became of them."""
+        while len(self._waiting) > waiting:
+            self._waiting.popleft().result()
 
     def add(self, table: Any) -> None:
         """Append rows as one row group."""
@@ -85,8 +108,8 @@ class Sink:
     def finish(self) -> dict[str, Any]:
         """Close durably under the final name; {rows, bytes, sha256}."""
         self._writer.close()
-        self._hasher.shutdown()
-        self._raw.flush()
+        self._await(0)
+        self._hand.shutdown()
         os.fsync(self._raw.fileno())
         self._raw.close()
         os.replace(self.temporary, self.path)
@@ -94,7 +117,7 @@ class Sink:
         return {"rows": self.rows, "bytes": self.size, "sha256": self._digest.hexdigest()}
 
     def abandon(self) -> None:
-        self._hasher.shutdown(cancel_futures=True)
+        self._hand.shutdown(cancel_futures=True)
         self._raw.close()
         self.temporary.unlink(missing_ok=True)
 

@@ -135,7 +135,7 @@ def _calls(calls: Any, waiting: list[str]) -> list[dict[str, Any]] | None:
         name, arguments = function.get("name"), function.get("arguments")
         if type(name) is not str or name != name.strip() or not name or type(arguments) is not str:
             return None
-        arguments = _flat(arguments)
+        arguments = flat(arguments)
         if arguments is None or identifier in waiting:
             return None
         waiting.append(identifier)
@@ -143,7 +143,7 @@ def _calls(calls: Any, waiting: list[str]) -> list[dict[str, Any]] | None:
     return out
 
 
-def _flat(arguments: str) -> str | None:
+def flat(arguments: str) -> str | None:
     """Arguments as canonical JSON text, where they are an object of texts, whole numbers and truth values."""
     import orjson
 

@@ -2,36 +2,37 @@
 
 Only for rows that are plain in every respect; None for all others, which then go through quick.py or the adapters.
 That the ways agree is a property that the tests check. A text may be passed through because a line is only `clean`
-when each escape in it is spelled as the canonical form spells it, and because msgspec has checked its syntax.
+when each escape in it is spelled as the canonical form spells it, and because msgspec has checked its syntax. Rows of
+turns have a file of their own, verbatim_turns.py.
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 from eyrie.dataset.adapters import Adapter
-from eyrie.dataset.turn import REASONING_KEYS
 
 #: a line's (canonical conversation, first user text as JSON), or None
 Way = Callable[[bytes], "tuple[bytes, bytes] | None"]
 
-QUOTE, BRACKET, BACKSLASH = 0x22, 0x5B, 0x5C
+QUOTE, BACKSLASH = 0x22, 0x5C
 #: bytes that only a text which is not blank begins with: visible ASCII, and the first bytes of other characters
 #: except those that some Unicode blank has too
 SOLID = (frozenset(range(0x21, 0x7F)) | frozenset(range(0xC3, 0xF5))) - {QUOTE, BACKSLASH, 0xE1, 0xE2, 0xE3}
 #: what may follow a backslash; the canonical form spells these escapes so, other characters as they are
 CANONICAL = b'n"\\t'
-USER = ("user", "human")
-ASSISTANT = ("assistant", "gpt")
 
 
 def way(adapter: Adapter) -> Way | None:
     """The way of an adapter; None where its rows are never that plain."""
     if adapter.style.max_turns or adapter.table:
         return None
-    makers = {"messages": _turns, "sharegpt": _turns, "pair": _pair, "prompt": _prompt}
+    if adapter.kind in ("messages", "sharegpt"):
+        from eyrie.dataset import verbatim_turns
+
+        return verbatim_turns.way(adapter)
+    makers = {"pair": _pair, "prompt": _prompt}
     maker = makers.get(adapter.kind)
     return maker(adapter) if maker else None
 
@@ -62,8 +63,8 @@ def _is_utf8(data: bytes) -> bool:
     import numpy as np
     import pyarrow as pa
 
-    ends = np.array([0, len(data)], dtype=np.int32)
-    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    ends = np.array([0, len(data)], dtype=np.int64)
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
@@ -71,7 +72,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _blank(text: bytes) -> bool:
+def blank(text: bytes) -> bool:
     """Whether a text says nothing; it begins in an unusual way."""
     import orjson
 
@@ -88,7 +89,7 @@ def _never() -> Any:
     return Annotated[int, msgspec.Meta(gt=0, lt=0)]
 
 
-def _decoder(name: str, fields: dict[str, tuple[Any, ...]], strict: bool = False) -> tuple[Any, Any]:
+def decoder(name: str, fields: dict[str, tuple[Any, ...]], strict: bool = False) -> tuple[Any, Any]:
     """(struct type, decode) of members {key: (type,) or (type, default)}; their attributes are f0, f1, ..."""
     import msgspec
 
@@ -98,13 +99,13 @@ def _decoder(name: str, fields: dict[str, tuple[Any, ...]], strict: bool = False
     return kind, msgspec.json.Decoder(kind).decode
 
 
-def _special(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+def special(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     """Members that send a row the longer way, unless they are absent or null."""
     kind = _never() | None
     return {name: (kind, None) for name in names}
 
 
-def _tags(adapter: Adapter) -> list[tuple[int, bytes]]:
+def tags_of(adapter: Adapter) -> list[tuple[int, bytes]]:
     """(first byte, tag) of the tags that make an assistant's text more than an answer, as they stand in JSON."""
     import orjson
 
@@ -112,113 +113,13 @@ def _tags(adapter: Adapter) -> list[tuple[int, bytes]]:
     return [(tag[0], tag) for tag in tags]
 
 
-def _states() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(at the start, behind a system turn, behind an answer): {role: (what comes before its text, state, answer?)}."""
-    start: dict[str, Any] = {}
-    told: dict[str, Any] = {}
-    asked: dict[str, Any] = {}
-    answered: dict[str, Any] = {}
-    start["system"] = (b'[{"role":"system","content":', told, False)
-    for name in USER:
-        start[name] = (b'[{"role":"user","content":', asked, False)
-        told[name] = answered[name] = (b'},{"role":"user","content":', asked, False)
-    for name in ASSISTANT:
-        asked[name] = (b'},{"role":"assistant","content":', answered, True)
-    return start, told, answered
-
-
-def _turns(adapter: Adapter) -> Way:
-    import msgspec
-
-    raw = msgspec.Raw
-    systems = {name: (raw, None) for name in adapter.system}
-    special = _special([*adapter.tools, *adapter.reasoning, "metadata"])
-    reasoning = {name: (raw, None) for name in REASONING_KEYS}
-    part, _ = _decoder("Part", {"text": (raw,), "type": (Literal["text"],)}, strict=True)
-    column = adapter.conversation[0]
-    names = tuple(zip(adapter.style.role, adapter.style.content, strict=False))
-    #: (decode, whether contents are lists of one text part, whether answers may have reasoning beside them)
-    decoders = []
-    for kind in (raw, types.GenericAlias(tuple, (part,))):
-        for more in ({}, reasoning):
-            for role, content in names:
-                turn, _ = _decoder("Turn", {role: (str,), content: (kind,), **more}, strict=True)
-                turns = types.GenericAlias(list, (turn,))
-                _, decode = _decoder("Row", {column: (turns,), **systems, **special})
-                decoders.append((decode, kind is not raw, bool(more)))
-    decode, listed, thinks = decoders[0]
-    system_names = [f"f{number}" for number in range(1, 1 + len(systems))]
-    tags = _tags(adapter)
-    start, told, answered = _states()
-    solid, wrong = SOLID, msgspec.MsgspecError
-
-    def read(line: bytes, parts_only: bool = False) -> Any:
-        """The row in the first form that fits, which is then tried first; None where none does."""
-        nonlocal decode, listed, thinks
-        for form in decoders:
-            if form[1] or not parts_only:
-                try:
-                    row = form[0](line)
-                except wrong:
-                    continue
-                decode, listed, thinks = form
-                return row
-        return None
-
-    def plain(line: bytes) -> tuple[bytes, bytes] | None:
-        try:
-            row = decode(line)
-        except wrong:
-            row = read(line)
-            if row is None:
-                return None
-        pieces: list[bytes] = []
-        state, first = start, b""
-        for name in system_names:
-            said = getattr(row, name)
-            if said is not None and (text := bytes(said)) != b"null":
-                if pieces or text[0] != QUOTE or (text[1] not in solid and _blank(text)):
-                    return None
-                pieces = [b'[{"role":"system","content":', text]
-                state = told
-        for turn in row.f0:
-            step = state.get(turn.f0)
-            if step is None:
-                return None
-            before, state, answer = step
-            text = bytes(turn.f1[0].f0 if listed else turn.f1)
-            if text[0] != QUOTE:
-                return plain(line) if text[0] == BRACKET and not listed and read(line, True) else None
-            if text[1] not in solid and _blank(text):
-                return None
-            pieces += (before, text)
-            if answer:
-                for byte, tag in tags:
-                    if byte in text and tag in text:
-                        return None
-            else:
-                first = first or text
-            if thinks and (turn.f2 or turn.f3 or turn.f4):
-                thoughts = [bytes(thought) for thought in (turn.f2, turn.f3, turn.f4) if thought is not None]
-                text = thoughts[0]
-                if not answer or len(thoughts) > 1 or text[0] != QUOTE or (text[1] not in solid and _blank(text)):
-                    return None
-                pieces += (b',"reasoning":', text)
-        if state is not answered:
-            return None
-        pieces.append(b"}]")
-        return b"".join(pieces), first
-
-    return plain
-
-
 def _pair(adapter: Adapter) -> Way:
     import msgspec
 
     prompt, response = adapter.prompt[0], adapter.response[0]
-    special = _special([*adapter.system, *adapter.tools, *adapter.reasoning, *adapter.input, "metadata"])
-    decode = _decoder("Row", {prompt: (msgspec.Raw,), response: (msgspec.Raw,), **special})[1]
-    tags = _tags(adapter)
+    longer = special([*adapter.system, *adapter.tools, *adapter.reasoning, *adapter.input, "metadata"])
+    decode = decoder("Row", {prompt: (msgspec.Raw,), response: (msgspec.Raw,), **longer})[1]
+    tags = tags_of(adapter)
     solid, wrong = SOLID, msgspec.MsgspecError
 
     def plain(line: bytes) -> tuple[bytes, bytes] | None:
@@ -228,7 +129,7 @@ def _pair(adapter: Adapter) -> Way:
             return None
         asked, answer = bytes(row.f0), bytes(row.f1)
         for text in (asked, answer):
-            if text[0] != QUOTE or (text[1] not in solid and _blank(text)):
+            if text[0] != QUOTE or (text[1] not in solid and blank(text)):
                 return None
         for byte, tag in tags:
             if byte in answer and tag in answer:
@@ -241,8 +142,8 @@ def _pair(adapter: Adapter) -> Way:
 def _prompt(adapter: Adapter) -> Way:
     import msgspec
 
-    special = _special([*adapter.system, *adapter.tools, *adapter.reasoning, "metadata"])
-    decode = _decoder("Row", {adapter.prompt[0]: (msgspec.Raw,), **special})[1]
+    longer = special([*adapter.system, *adapter.tools, *adapter.reasoning, "metadata"])
+    decode = decoder("Row", {adapter.prompt[0]: (msgspec.Raw,), **longer})[1]
     solid, wrong = SOLID, msgspec.MsgspecError
 
     def plain(line: bytes) -> tuple[bytes, bytes] | None:
@@ -250,7 +151,7 @@ def _prompt(adapter: Adapter) -> Way:
             text = bytes(decode(line).f0)
         except wrong:
             return None
-        if text[0] != QUOTE or (text[1] not in solid and _blank(text)):
+        if text[0] != QUOTE or (text[1] not in solid and blank(text)):
             return None
         return b'[{"role":"user","content":%b}]' % text, text
 
