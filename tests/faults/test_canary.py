@@ -132,7 +132,7 @@ serving("states of a part of the tokens", "hidden_states", "extract", "shape", s
 serving("NaN in the states", "hidden_states", "extract", "finite", states="nan")
 serving("states of other tokens", "hidden_states", "extract", "token", states="other-tokens")
 serving("the server renders another template", "responses", "baseline", "template", prompt="other-template")
-serving("begin of text twice", "responses", "baseline", "begin-of-text", prompt="begin-twice")
+serving("begin of text twice", "responses", "baseline", "chat template", prompt="begin-twice")
 serving("every answer is the same", "responses", "baseline", "different answers to", answers="same")
 serving("answers repeat one token", "responses", "baseline", "repeat one or two tokens", answers="stuck")
 
