@@ -54,6 +54,9 @@ def written(folder, called, *args, **more):
             time.sleep(30)
         if what == "kill worker":
             os.kill(os.getpid(), signal.SIGKILL)
+        if what == "take memory":
+            taken = b"x" * (500 << 20)
+            time.sleep(60)
         if what == "stop":
             os.killpg(os.getpgid(parent_process().pid), signal.SIGTERM)
     return write(folder, called, *args, **more)
@@ -221,21 +224,13 @@ def test_a_source_that_kills_its_worker_twice_fails_alone(tmp_path, registry, be
     assert json.loads((tmp_path / "root/runs/main/state/dataset/sources/good.json").read_text())["status"] == "done"
 
 
-def test_memory_beyond_the_limit_ends_the_source_only(tmp_path):
-    huge = tmp_path / "huge.jsonl"
-    with open(huge, "w") as stream:
-        stream.write(
-            '{"messages":[{"role":"user","content":"' + "x" * (64 << 20) + '"},{"role":"assistant","content":"a"}]}\n'
-        )
-    good = jsonl(tmp_path / "good.jsonl", [chat("q", "a")])
-    registry = {
-        name: {"kind": "local", "path": str(path), "adapter": "messages"}
-        for name, path in (("good", good), ("huge", huge))
-    }
-    with pytest.raises(EyrieError, match="1 of 2 sources failed: huge") as caught:
-        run(spec(tmp_path / "root", registry, worker_memory_mb=250))
-    assert caught.value.code == "source-failed-worker-memory"
-    assert run(spec(tmp_path / "root", registry, worker_memory_mb=8000)).record()["account"]["kept"] == 2
+def test_memory_beyond_the_limit_ends_the_source_only(tmp_path, registry, quiet, begin):
+    value = spec(tmp_path / "root", registry, heldout=50, worker_memory_mb=400)
+    answer, _ = begin(value, "take memory", "array").communicate(timeout=120)
+    error = json.loads(answer)["error"]
+    assert error["code"] == "source-failed-worker-memory"
+    assert "1 of 4 sources failed: array" in error["what"]
+    assert finished(begin(value), value) == quiet
 
 
 def test_a_silent_worker_is_given_up(tmp_path):
