@@ -200,9 +200,14 @@ def generated(url: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:generation_tokens_total"))
 
 
-def against_server(url: str, model: str, count: int, concurrency: int, repeats: int) -> dict[str, Any]:
-    """Tokens a second of each client on the same prompts, by the server's own count, imports not counted."""
-    found: dict[str, list[float]] = {"plain": [], "eyrie": [], "speculators": []}
+def against_server(
+    url: str, model: str, count: int, concurrency: int, repeats: int, tools: Sequence[str]
+) -> dict[str, Any]:
+    """Tokens a second of each client on the same prompts, by the server's own count, imports not counted.
+
+    The clients take turns; a share is the median over the turns, so that a slow moment hits both sides of one.
+    """
+    found: dict[str, list[float]] = {tool: [] for tool in tools}
     for _ in range(repeats):
         for tool, rates in found.items():
             with tempfile.TemporaryDirectory() as name:
@@ -210,13 +215,19 @@ def against_server(url: str, model: str, count: int, concurrency: int, repeats: 
                 prompts(folder, count, "even")
                 rates.append(server_rate(url, tool, folder, concurrency, model))
                 print(f"{tool}: {rates[-1]:.1f} tok/s", file=sys.stderr)
-    rates = {tool: statistics.median(values) for tool, values in found.items()}
+    named = {"share_of_saturated": "plain", "vs_speculators_server": "speculators"}
+    shares = {
+        name: round(statistics.median(a / b for a, b in zip(found["eyrie"], found[tool], strict=True)), 4)
+        for name, tool in named.items()
+        if tool in found
+    }
     return {
-        "share_of_saturated": round(rates["eyrie"] / rates["plain"], 4),
-        "vs_speculators_server": round(rates["eyrie"] / rates["speculators"], 4),
-        **{f"{tool}_tok_s": round(rate, 1) for tool, rate in rates.items()},
+        **shares,
+        **{f"{tool}_tok_s": round(statistics.median(values), 1) for tool, values in found.items()},
+        "each": {tool: [round(value, 1) for value in values] for tool, values in found.items()},
         "requests": count,
         "concurrency": concurrency,
+        "load1": round(os.getloadavg()[0], 2),
     }
 
 
@@ -310,6 +321,8 @@ def main() -> None:
     parser.add_argument("--server", default="", help="base URL of a real server")
     parser.add_argument("--requests", type=int, default=256, help="with --server")
     parser.add_argument("--concurrency", type=int, default=64, help="with --server")
+    tools = ["plain", "eyrie", "speculators"]
+    parser.add_argument("--tools", nargs="+", default=tools, choices=tools, help="with --server")
     parser.add_argument("--orders", action="store_true", help="with --server: compare the orders of asking")
     parser.add_argument("--memory", type=int, default=0, metavar="COUNT", help="memory of a resumed stage")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -318,8 +331,10 @@ def main() -> None:
         parser.error("--model is needed")
     if options.server or options.memory:
         given = (options.server, options.model, options.requests, options.concurrency, options.repeats)
-        act = in_orders if options.orders else against_server
-        found = memory(options.memory) if options.memory else act(*given)
+        if options.memory:
+            found = memory(options.memory)
+        else:
+            found = in_orders(*given) if options.orders else against_server(*given, options.tools)
         print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
         return
     start = time.monotonic()

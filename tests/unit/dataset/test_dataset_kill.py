@@ -15,7 +15,7 @@ from dataset_run import SRC, command, run, spec
 from dataset_toy import chat, jsonl
 
 from eyrie.core import planner, runner
-from eyrie.core.errors import EyrieError, Interrupted
+from eyrie.core.errors import Interrupted
 from eyrie.core.pipeline import Pipeline
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
