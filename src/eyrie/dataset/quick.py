@@ -14,6 +14,8 @@ from eyrie.dataset.turn import REASONING_KEYS
 
 PLAIN = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
 
+#: members of a turn that say something besides role, content and reasoning; others are not looked at
+TURN_KEYS = ("tool_calls", "function_call", "tool_call_id", "name", "metadata")
 FLAT = frozenset({str, int, bool, type(None)})
 
 Messages = list[dict[str, Any]]
@@ -22,7 +24,7 @@ Way = Callable[[Any], "Messages | None"]
 
 def way(adapter: Adapter) -> Way:
     """The short way of an adapter: a function from a row to its messages (no tools, no notes) or None."""
-    if adapter.style.max_turns or adapter.table:
+    if adapter.style.max_turns:
         return lambda row: None
     makers = {"messages": _turns, "sharegpt": _turns, "pair": _pair, "prompt": _prompt}
     maker = makers.get(adapter.kind)
@@ -35,10 +37,11 @@ def _turns(adapter: Adapter) -> Way:
     systems = adapter.system
     column = adapter.conversation[0]
     names = tuple(zip(style.role, style.content, strict=False))
+    telling = frozenset({*style.role, *style.content, *REASONING_KEYS, *TURN_KEYS})
     tags = (*style.think[1:], *style.answer[:1])
 
     def quick(row: Any) -> Messages | None:
-        if type(row) is not dict or not special.isdisjoint(row):
+        if type(row) is not dict or _holds(row, special):
             return None
         turns = row.get(column)
         if type(turns) is not list or not turns:
@@ -69,8 +72,12 @@ def _turns(adapter: Adapter) -> Way:
                 content = _one_part(content)
             if type(role) is not str or type(content) is not str:
                 return None
+            extra: list[str] = []
+            if len(turn) != 2:  # a table's struct has the members of all turns
+                extra = [key for key in turn if key in telling and turn[key] is not None]
+                extra = [key for key in extra if key not in (role_name, content_name)]
             if role == "tool":
-                if not _result(turn, waiting):
+                if extra != ["tool_call_id"] or not _result(turn, waiting):
                     return None
                 out.append({"role": "tool", "content": content, "tool_call_id": turn["tool_call_id"]})
                 before = "tool"
@@ -85,10 +92,10 @@ def _turns(adapter: Adapter) -> Way:
                 for tag in tags:
                     if tag in content:
                         return None
-            if len(turn) != 2:
-                if plain != "assistant" or len(turn) != 3:
+            if extra:
+                if plain != "assistant" or len(extra) > 1:
                     return None
-                if "tool_calls" in turn:
+                if extra[0] == "tool_calls":
                     calls = _calls(turn["tool_calls"], waiting)
                     if calls is None:
                         return None
@@ -102,6 +109,13 @@ def _turns(adapter: Adapter) -> Way:
         return out if before == "assistant" else None
 
     return quick
+
+
+def _holds(row: dict[str, Any], special: frozenset[str]) -> bool:
+    """Whether a row has more than null in a member that needs the longer way."""
+    if special.isdisjoint(row):
+        return False
+    return any(row.get(name) is not None for name in special)
 
 
 def _one_part(content: list[Any]) -> Any:
@@ -158,9 +172,9 @@ def flat(arguments: str) -> str | None:
 
 
 def _result(turn: dict[str, Any], waiting: list[str]) -> bool:
-    """Whether a tool's turn answers a call that waits for it, and has nothing else besides role and content."""
-    identifier = turn.get("tool_call_id")
-    if len(turn) != 3 or type(identifier) is not str or identifier not in waiting:
+    """Whether a tool's turn answers a call that waits for it."""
+    identifier = turn["tool_call_id"]
+    if type(identifier) is not str or identifier not in waiting:
         return False
     waiting.remove(identifier)
     return True
@@ -172,7 +186,7 @@ def _pair(adapter: Adapter) -> Way:
     tags = (*adapter.style.think[1:], *adapter.style.answer[:1])
 
     def quick(row: Any) -> Messages | None:
-        if type(row) is not dict or not special.isdisjoint(row):
+        if type(row) is not dict or _holds(row, special):
             return None
         prompt, response = row.get(prompt_name), row.get(response_name)
         if type(prompt) is not str or type(response) is not str or not prompt or not response:
@@ -192,7 +206,7 @@ def _prompt(adapter: Adapter) -> Way:
     prompt_name = adapter.prompt[0]
 
     def quick(row: Any) -> Messages | None:
-        if type(row) is not dict or not special.isdisjoint(row):
+        if type(row) is not dict or _holds(row, special):
             return None
         prompt = row.get(prompt_name)
         if type(prompt) is not str or not prompt or prompt.isspace():

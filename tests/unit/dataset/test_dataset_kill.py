@@ -149,7 +149,7 @@ def test_the_stage_is_killed_during_each_source(tmp_path, registry, quiet, begin
     seen: set[int] = set()
     while process.poll() is None:
         seen |= set(family(process.pid))
-        time.sleep(0.02)
+        time.sleep(0.1)
     assert process.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{pid}").exists() for pid in seen) and time.monotonic() < deadline:

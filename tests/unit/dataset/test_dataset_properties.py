@@ -253,7 +253,15 @@ plain_content = st.one_of(
 plain_turn = st.one_of(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["user", "assistant", "system", "User", "tool"]), "content": plain_content},
-        optional={"reasoning": plain_text, "thinking": plain_text, "from": st.none(), "name": st.none()},
+        optional={
+            "reasoning": plain_text,
+            "thinking": st.one_of(st.none(), plain_text),
+            "from": st.none(),
+            "name": st.one_of(st.none(), st.just("n")),
+            "tool_calls": st.none(),
+            "language": st.just("English"),
+            "metadata": st.one_of(st.none(), st.just({"thinking": "t"})),
+        },
     ),
     st.fixed_dictionaries({"from": st.sampled_from(["human", "gpt", "system", "bot"]), "value": plain_content}),
 )
@@ -325,14 +333,14 @@ plain_row = st.one_of(
 )
 
 
-@given(value=plain_row, adapter=st.sampled_from(ADAPTERS))
+@given(value=plain_row, adapter=st.sampled_from(ADAPTERS), table=st.booleans())
 @settings(max_examples=2000, deadline=None)
-def test_the_short_way_agrees_with_the_long_one(value, adapter):
+def test_the_short_way_agrees_with_the_long_one(value, adapter, table):
     """Where it answers at all, it answers what the adapter does, and only for rows without tools and notes."""
     from eyrie.dataset import quick
 
     value = mended(value, [])
-    mine = Adapter(source(adapter=adapter))
+    mine = Adapter(source(adapter=adapter), table)
     short = quick.way(mine)(value)
     if short is not None:
         notes: list[str] = []
@@ -455,6 +463,9 @@ def test_plain_rows_do_take_the_short_way():
     from eyrie.dataset import quick
 
     assert quick.way(Adapter(source()))(chat("q", "a", "r", "b")) is not None
+    table = quick.way(Adapter(source(), table=True))
+    empty = {"tool_calls": None, "reasoning": None, "language": "English"}
+    assert table({"messages": [{**turn, **empty} for turn in chat("q", "a")["messages"]], "tools": None}) is not None
     assert quick.way(Adapter(source(adapter="sharegpt")))(
         {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
     )
