@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -56,10 +57,24 @@ class Case:
             if self.stage in SERVED and self.requests:
                 if sum(self.house.requests().values()) >= wanted:
                     return True
+            elif self.stage == "draft":
+                if self.trained() >= self.moment:
+                    return True
             elif time.monotonic() - began >= self.seconds * self.moment:
                 return True
             time.sleep(0.01)
         raise TimeoutError(f"{self.stage} did not get to its middle")
+
+    def trained(self) -> float:
+        """Share of the training's steps that are done: seconds of a trainer say little on a busy machine."""
+        path = self.house.root / "runs" / "main" / "state" / "draft" / "progress.json"
+        try:
+            progress = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return 0.0
+        return (
+            float(progress["done"]) / progress["total"] if progress["phase"] == "train" and progress["total"] else 0.0
+        )
 
     def finish(self, process: subprocess.Popen[bytes]) -> tuple[int, dict[str, Any]]:
         out, _ = process.communicate(timeout=LIMIT_S)
