@@ -120,7 +120,7 @@ def test_a_stage_in_the_foreground_is_stopped_too(pipeline):
     spec = run.root / "spec.json"
     atomic.write_json(spec, run.raw)
     child = subprocess.Popen([sys.executable, "-m", "eyrie", "run", "dataset", "--spec", str(spec)])
-    wait_for(lambda: status(run)["status"] == "running" and status(run)["pid"] == child.pid)
+    wait_for(lambda: run.context("dataset").record().get("pid") == child.pid)
     threading.Thread(target=child.wait).start()
     assert jobs.stop(run, "dataset")["stopped"]
     assert child.wait() != 0
