@@ -83,8 +83,8 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
         "seconds_before": float(earlier.get("seconds_before", 0)) + float(earlier.get("seconds", 0)),
     }
     work = Work(Progress(ctx.state.progress_path))
-    ctx.state.write(record)
-    with _signals(work):
+    with _signals(work):  # before the record: who reads it may ask for a stop
+        ctx.state.write(record)
         try:
             _check_inputs(ctx)
             _check_gates(ctx)
