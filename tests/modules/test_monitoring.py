@@ -22,6 +22,7 @@ import pytest
 from eyrie.core import children, state
 from eyrie.core.lock import Lock
 from eyrie.core.state import StateDir
+from eyrie.serve import lint
 
 PROJECT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -178,6 +179,22 @@ def test_the_configuration_is_what_promtool_accepts(node: Node) -> None:
     argv = [program("promtool"), "check", "config", str(node.folder / "prometheus.yml")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unit", ["eyrie-exporter", "eyrie-prometheus"])
+def test_systemd_reads_the_units_as_they_are_meant(tmp_path: Path, unit: str) -> None:
+    """Awkward characters in the root's name reach the programs unchanged, and nothing is misread in silence."""
+    given = {"eyrie_root": "/srv/80% $x/eyrie", "ansible_managed": "by a test"}
+    source = PROJECT / "roles" / "monitoring" / "templates" / f"{unit}.service.j2"
+    argv = [str(BIN / "ansible"), "localhost", "-m", "ansible.builtin.template"]
+    argv += ["-a", f"src={source} dest={tmp_path / unit}", "-e", f"@{PROJECT / 'roles/monitoring/vars/main.yml'}"]
+    done = subprocess.run([*argv, "-e", json.dumps(given)], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / unit).read_text()
+    # findings with a line are what systemd would misread; those without are what a GPU server's unit must have
+    assert [finding for finding in lint.unit(text) if finding.level == lint.ERROR and finding.line] == []
+    assert "User=eyrie\n" in text
+    assert "/srv/80%% $$x/eyrie" in next(line for line in text.splitlines() if line.startswith("ExecStart="))
 
 
 def test_a_host_that_is_not_provisioned_is_refused_with_the_next_step(node: Node, tmp_path: Path) -> None:
