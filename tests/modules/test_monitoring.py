@@ -184,7 +184,7 @@ def test_the_configuration_is_what_promtool_accepts(node: Node) -> None:
 @pytest.mark.parametrize("unit", ["eyrie-exporter", "eyrie-prometheus"])
 def test_systemd_reads_the_units_as_they_are_meant(tmp_path: Path, unit: str) -> None:
     """Awkward characters in the root's name reach the programs unchanged, and nothing is misread in silence."""
-    given = {"eyrie_root": "/srv/80% $x/eyrie", "ansible_managed": "by a test"}
+    given = {"eyrie_root": "/srv/80% $x/eyrie", "eyrie_server_user": "eyrie", "ansible_managed": "by a test"}
     source = PROJECT / "roles" / "monitoring" / "templates" / f"{unit}.service.j2"
     argv = [str(BIN / "ansible"), "localhost", "-m", "ansible.builtin.template"]
     argv += ["-a", f"src={source} dest={tmp_path / unit}", "-e", f"@{PROJECT / 'roles/monitoring/vars/main.yml'}"]
