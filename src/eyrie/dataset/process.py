@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,40 +141,47 @@ class Stretch:
         """Take a whole stretch of JSON lines, each by the shortest way that it allows; how many records it held."""
         source, add = self.source, self._adder(rows)
         assert isinstance(source, Lines)
-        firsts, ordinals, lines, texts = (
-            rows.firsts.append,
-            rows.ordinals.append,
-            rows.lines.append,
-            rows.conversations.append,
-        )
+        others: list[tuple[bytes, int, int]] = []
         number = blank = misses = 0
         way: verbatim.Way | None = plain
         for data in source.blocks():
             block = data.split(b"\n")
-            unclean = verbatim.unclean(data, block) if way else None
-            if way is None or unclean is None:
-                found: Iterable[Any] = itertools.repeat(None)
-            elif unclean:
-                found = (None if index in unclean else way(line) for index, line in enumerate(block))
+            found = self._found(data, block, way) if way else [None] * len(block)
+            hits = [hit for hit in found if hit is not None]
+            rows.conversations += [text for text, _ in hits]
+            rows.firsts += [text_key(first) for _, first in hits]
+            if len(hits) == len(block):
+                rows.ordinals += range(number - blank, number - blank + len(block))
+                rows.lines += range(number + 1, number + 1 + len(block))
+                number += len(block)
             else:
-                found = map(way, block)
-            for line, hit in zip(block, found, strict=False):
-                number += 1
-                if hit is not None:
-                    text, first = hit
-                    texts(text)
-                    firsts(text_key(first))
-                    ordinals(number - blank - 1)
-                    lines(number)
-                elif line and not line.isspace():
-                    misses += 1
-                    self._take(*parse(line), number - blank - 1, number, book, add)
-                else:
-                    blank += 1
+                for line, hit in zip(block, found, strict=True):
+                    number += 1
+                    if hit is not None:
+                        rows.ordinals.append(number - blank - 1)
+                        rows.lines.append(number)
+                    elif not line or line.isspace():
+                        blank += 1
+                    else:
+                        misses += 1
+                        others.append((line, number - blank - 1, number))
+                for line, ordinal, place in others:
+                    self._take(*parse(line), ordinal, place, book, add)
+                others.clear()
             source.lines = number
             if misses > TRIED and misses * 2 > number:
                 way = None  # these rows are not of that kind: only time would be lost
         return number - blank
+
+    @staticmethod
+    def _found(data: bytes, block: list[bytes], way: verbatim.Way) -> list[tuple[bytes, bytes] | None]:
+        """What the shortest way makes of each line of a block."""
+        unclean = verbatim.unclean(data, block)
+        if unclean is None:
+            return [None] * len(block)
+        if unclean:
+            return [None if index in unclean else way(line) for index, line in enumerate(block)]
+        return list(map(way, block))
 
     def _read(self, book: Book, line_base: int, add: Callable[..., None]) -> tuple[int, bool]:
         """Adapt records and hand over (messages, tools, ordinal, line); (records seen, whether that was the end)."""

@@ -18,6 +18,7 @@ from eyrie.dataset.verbatim import QUOTE, SOLID, Way, blank, decoder, special, t
 USER = ("user", "human")
 ASSISTANT = ("assistant", "gpt")
 BRACKET = 0x5B
+SYSTEM = b'[{"role":"system","content":'
 
 Pieces = list[bytes]
 Say = Callable[[Any], "tuple[bytes, bytes] | None"]
@@ -28,7 +29,7 @@ class States:
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
-        self.start: dict[str, Any] = {"system": (b'[{"role":"system","content":', self.told, "system")}
+        self.start: dict[str, Any] = {"system": (SYSTEM, self.told, "system")}
         self.answered: dict[str, Any] = {}
         asked: dict[str, Any] = {}
         resulted: dict[str, Any] = {}
@@ -51,15 +52,15 @@ def way(adapter: Adapter) -> Way:
     longer = special([*adapter.tools, *adapter.reasoning, "metadata"])
     thoughts = {name: (raw, None) for name in REASONING_KEYS}
     part, _ = decoder("Part", {"text": (raw,), "type": (Literal["text"],)}, strict=True)
-    begin = _opening([f"f{number}" for number in range(1, 1 + len(systems))], States())
-    tags = tags_of(adapter)
+    told = [f"f{number}" for number in range(1, 1 + len(systems))]
+    states, tags = States(), tags_of(adapter)
     forms: list[tuple[Any, Say, bool]] = []
     for listed, more, say in (
-        (False, {}, _spoken(begin, tags, listed=False, thinks=False)),
-        (False, thoughts, _spoken(begin, tags, listed=False, thinks=True)),
-        (True, {}, _spoken(begin, tags, listed=True, thinks=False)),
-        (True, thoughts, _spoken(begin, tags, listed=True, thinks=True)),
-        (False, _call_members(), _called(begin, tags)),
+        (False, {}, _spoken(told, states, tags, listed=False, thinks=False)),
+        (False, thoughts, _spoken(told, states, tags, listed=False, thinks=True)),
+        (True, {}, _spoken(told, states, tags, listed=True, thinks=False)),
+        (True, thoughts, _spoken(told, states, tags, listed=True, thinks=True)),
+        (False, _call_members(), _called(told, states, tags)),
     ):
         kind = types.GenericAlias(tuple, (part,)) if listed else raw
         for role, content in zip(adapter.style.role, adapter.style.content, strict=False):
@@ -102,31 +103,31 @@ def _lists(row: Any) -> bool:
     return any(type(turn.f1) is not tuple and bytes(turn.f1)[0] == BRACKET for turn in row.f0)
 
 
-def _opening(names: list[str], states: States) -> Callable[[Any], tuple[Pieces, Any] | None]:
-    """A function that begins a row's conversation with its system column: (pieces, state), or None."""
-
-    def opening(row: Any) -> tuple[Pieces, Any] | None:
-        pieces: Pieces = []
-        for name in names:
-            said = getattr(row, name)
-            if said is not None and (text := bytes(said)) != b"null":
-                if pieces or text[0] != QUOTE or (text[1] not in SOLID and blank(text)):
-                    return None
-                pieces = [b'[{"role":"system","content":', text]
-        return pieces, states.told if pieces else states.start
-
-    return opening
+def _told(row: Any, names: list[str]) -> bytes | None:
+    """The text of a row's system column, b"" where it has none; None for a row that is not plain."""
+    found = b""
+    for name in names:
+        said = getattr(row, name)
+        if said is not None and (text := bytes(said)) != b"null":
+            if found or text[0] != QUOTE or (text[1] not in SOLID and blank(text)):
+                return None
+            found = text
+    return found
 
 
-def _spoken(opening: Any, tags: list[tuple[int, bytes]], listed: bool, thinks: bool) -> Say:
+def _spoken(names: list[str], states: States, tags: list[tuple[int, bytes]], listed: bool, thinks: bool) -> Say:
     """Turns of questions and answers."""
-    solid = SOLID
+    solid, start = SOLID, states.start
 
     def say(row: Any) -> tuple[bytes, bytes] | None:
-        begun = opening(row)
-        if begun is None:
-            return None
-        pieces, state = begun
+        pieces: Pieces = []
+        state = start
+        if names:
+            told = _told(row, names)
+            if told is None:
+                return None
+            if told:
+                pieces, state = [SYSTEM, told], states.told
         first, role = b"", ""
         for turn in row.f0:
             step = state.get(turn.f0)
@@ -172,15 +173,19 @@ def _call_members() -> dict[str, tuple[Any, ...]]:
     return {"tool_calls": (calls, None), "tool_call_id": (msgspec.Raw, None), **special(["name", "function_call"])}
 
 
-def _called(opening: Any, tags: list[tuple[int, bytes]]) -> Say:
+def _called(names: list[str], states: States, tags: list[tuple[int, bytes]]) -> Say:
     """Turns among which there are calls in the wire form, each with an id of its own, and their results."""
-    solid = SOLID
+    solid, start = SOLID, states.start
 
     def say(row: Any) -> tuple[bytes, bytes] | None:
-        begun = opening(row)
-        if begun is None:
-            return None
-        pieces, state = begun
+        pieces: Pieces = []
+        state = start
+        if names:
+            told = _told(row, names)
+            if told is None:
+                return None
+            if told:
+                pieces, state = [SYSTEM, told], states.told
         first, role = b"", ""
         waiting: list[bytes] = []
         for turn in row.f0:
