@@ -42,9 +42,8 @@ def choose(capability: str, head_dim: int, seq_len: int) -> Choice:
     """capability: '' for CPU, 'sm_120', ...; head_dim of the draft; seq_len: packed tokens a step."""
     if not capability:
         attention = "sdpa" if seq_len >= 1024 else "eager"
-        return Choice(
-            attention, "eager", f"CPU: {attention} is the faster at {seq_len} packed tokens; fused loss needs a GPU"
-        )
+        why = f"CPU: {attention} is the faster at {seq_len} packed tokens; fused loss needs a GPU"
+        return Choice(attention, "eager", why, accelerator=False)
     limit = SHARED_LIMIT.get(capability)
     if limit is None:
         return Choice(

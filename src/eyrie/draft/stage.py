@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -179,7 +180,8 @@ def hardware_of(ctx: Context) -> hardware.Choice:
     attention = choice.attention if settings.draft_attn_impl == "auto" else settings.draft_attn_impl
     loss = choice.loss if settings.loss_implementation == "auto" else settings.loss_implementation
     if (attention, loss) != (choice.attention, choice.loss):
-        choice = hardware.Choice(attention, loss, f"{choice.why}; overridden by the inventory", choice.warning)
+        why = f"{choice.why}; overridden by the inventory"
+        choice = dataclasses.replace(choice, attention=attention, loss=loss, why=why)
     if choice.warning:
         log.warning("%s", choice.why)
     return choice

@@ -163,6 +163,7 @@ def test_without_metrics_the_newest_checkpoint_is_carried(tmp_path):
 def test_attention_and_loss_by_hardware(capability, head_dim, seq_len, attention, loss, warning):
     choice = hardware.choose(capability, head_dim, seq_len)
     assert (choice.attention, choice.loss, choice.warning) == (attention, loss, warning)
+    assert choice.accelerator is bool(capability)
     assert choice.why
 
 
