@@ -89,16 +89,22 @@ FOREIGN = [
 
 def make(folder: Path, rows: int) -> None:
     """Write the sources; about one row in twenty repeats an earlier prompt, one in a hundred has no question."""
-    import orjson
+    import multiprocessing
 
     folder.mkdir(parents=True)
-    for number, name in enumerate(SCHEMAS):
-        rng = random.Random(number)
-        words = WORDS + FOREIGN if name == "languages" else WORDS
-        pool = [" ".join(rng.choices(words, k=rng.randrange(6, 24))) + ".\n" for _ in range(3000)]
-        with open(folder / f"{name}.jsonl", "wb") as stream:
-            for index in range(rows):
-                stream.write(orjson.dumps(_row(name, index, rng, pool)) + b"\n")
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        pool.starmap(_make, [(folder, number, name, rows) for number, name in enumerate(SCHEMAS)])
+
+
+def _make(folder: Path, number: int, name: str, rows: int) -> None:
+    import orjson
+
+    rng = random.Random(number)
+    words = WORDS + FOREIGN if name == "languages" else WORDS
+    pool = [" ".join(rng.choices(words, k=rng.randrange(6, 24))) + ".\n" for _ in range(3000)]
+    with open(folder / f"{name}.jsonl", "wb") as stream:
+        for index in range(rows):
+            stream.write(orjson.dumps(_row(name, index, rng, pool)) + b"\n")
 
 
 def _row(name: str, index: int, rng: random.Random, pool: list[str]) -> dict[str, Any]:
@@ -313,6 +319,9 @@ def measure(name: str, folder: Path, workers: int, scratch: Path) -> dict[str, A
     """Run one contender: seconds, CPU seconds, peak memory, rows kept."""
     import resource
 
+    import psutil
+
+    before_pids = {child.pid for child in psutil.Process().children()}
     work = scratch / name
     work.mkdir()
     argv = [
@@ -336,9 +345,10 @@ def measure(name: str, folder: Path, workers: int, scratch: Path) -> dict[str, A
     out, err = process.communicate()
     seconds = time.perf_counter() - began
     watch.done.set()
-    with contextlib.suppress(ChildProcessError):
-        while True:  # processes that outlived it for a moment are ours now, and so is the CPU time they took
-            os.waitpid(-1, 0)
+    for child in psutil.Process().children():  # what outlived it for a moment is ours now, and so is its CPU time
+        if child.pid not in before_pids:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
     if process.returncode:
         raise SystemExit(f"{name} failed:\n{err[-3000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
