@@ -63,10 +63,11 @@ def ideal_seconds(values: list[float], concurrency: int) -> float:
     return max(slots)
 
 
-def prompts(folder: Path, count: int, spread: str = "") -> None:
+def prompts(folder: Path, count: int, spread: str = "", mark: str = "") -> None:
     """The same conversations for all: train.parquet for Eyrie, prompts.jsonl for others.
 
     spread: '' all of one length, 'even' 10 to 80 words, 'heavy' lognormal around 80 words, at most 1,000.
+    mark: stands first in every prompt, so that a server that saw them before has nothing of them in its prefix cache.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -78,7 +79,7 @@ def prompts(folder: Path, count: int, spread: str = "") -> None:
         "even": lambda number: 1 + number % 8,
         "heavy": lambda number: min(125, 1 + int(dice.lognormvariate(2, 1))),
     }[spread]
-    texts = [f"Question {number}: " + words * times(number) for number in range(count)]
+    texts = [f"{mark}Question {number}: " + words * times(number) for number in range(count)]
     turns = [[{"role": "user", "content": text}] for text in texts]
     table = {
         "id": [f"p{number}" for number in range(count)],
@@ -208,11 +209,11 @@ def against_server(
     The clients take turns; a share is the median over the turns, so that a slow moment hits both sides of one.
     """
     found: dict[str, list[float]] = {tool: [] for tool in tools}
-    for _ in range(repeats):
+    for turn in range(repeats):
         for tool, rates in found.items():
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                prompts(folder, count, "even")
+                prompts(folder, count, "even", f"{tool} {turn} ")
                 rates.append(server_rate(url, tool, folder, concurrency, model))
                 print(f"{tool}: {rates[-1]:.1f} tok/s", file=sys.stderr)
     named = {"share_of_saturated": "plain", "vs_speculators_server": "speculators"}
@@ -234,11 +235,11 @@ def against_server(
 def in_orders(url: str, model: str, count: int, concurrency: int, repeats: int) -> dict[str, Any]:
     """Tokens a second of Eyrie's orders of asking, in turn, on the same prompts; each pass asks everything anew."""
     found: dict[str, list[float]] = {"dataset": [], "longest_first": [], "bucketed": []}
-    for _ in range(repeats):
+    for turn in range(repeats):
         for order, rates in found.items():
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                prompts(folder, count, "heavy")
+                prompts(folder, count, "heavy", f"{order} {turn} ")
                 rates.append(server_rate(url, "eyrie", folder, concurrency, model, 160, [order]))
                 print(f"{order}: {rates[-1]:.1f} tok/s", file=sys.stderr)
     return {
