@@ -80,7 +80,8 @@ def send_pack(move: Move, check_stop: Callable[[], None] = lambda: None) -> dict
         progress.start("send", listed.bytes, "bytes")
 
     def moved(size: int) -> None:
-        if progress:
+        if progress:  # what a cut link makes cross twice is not more than there is
+            size = min(size, listed.bytes - progress.done)
             progress.advance(size, size)
 
     attempts = 0
