@@ -35,7 +35,7 @@ print(
             "steps": metrics["steps"],
             "resumed_from": records["draft"]["figures"]["resumed_from"],
             "ran": [stage for stage in STAGES if ran(stage)],
-            "imported": [stage for stage, host in zip(STAGES, sources, strict=True) if host],
+            "imported": [stage for stage, host in zip(STAGES, sources, strict=True) if host and not ran(stage)],
             "imported_from": sorted({host for host in sources if host}),
         }
     )

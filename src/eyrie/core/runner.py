@@ -82,6 +82,8 @@ def _run_locked(ctx: Context) -> dict[str, Any]:
         "attempt": int(earlier.get("attempt", 0)) + 1,
         "seconds_before": float(earlier.get("seconds_before", 0)) + float(earlier.get("seconds", 0)),
     }
+    if earlier.get("imported_from") and earlier.get("status") != state.DONE:
+        record["imported_from"] = earlier["imported_from"]  # work that began on another host and goes on here
     work = Work(Progress(ctx.state.progress_path))
     with _signals(work):  # before the record: who reads it may ask for a stop
         ctx.state.write(record)

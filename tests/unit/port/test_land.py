@@ -109,6 +109,9 @@ def test_mid_training_goes_on_with_what_was_carried(hosts: Any) -> None:
     hosts.run("beta", "draft")
     assert ctx.record()["status"] == "done"
     assert ctx.record()["attempt"] == 2, "the source's attempt is counted"
+    assert ctx.record()["imported_from"]["host"] == "alpha", "`eyrie why` tells where its first half was trained"
+    hosts.run("beta", "benchmark")
+    assert "imported_from" not in hosts.beta.context("benchmark").record()
 
 
 def test_a_second_port_changes_nothing(hosts: Any) -> None:
