@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,13 +61,14 @@ def contents(ctx: Context) -> dict[str, Any]:
     settings: Settings = ctx.settings
     hashes = ctx.pipeline.hashes
     out: dict[str, Any] = {}
-    for name in dict.fromkeys([*settings.sources, *settings.exclude_sources]):
+    names = dict.fromkeys([*settings.sources, *settings.exclude_sources])
+    local = {name: source for name in names if (source := settings.source(name)).kind == "local"}
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # hashing leaves the interpreter to the others
+        found = dict(zip(local, threads.map(lambda name: _local(ctx, name), local), strict=True))
+    for name in names:
         source = settings.source(name)
         if source.kind == "local":
-            try:
-                out[name] = {key: hashes.sha256(path) for key, path in files.local(source, name)}
-            except (EyrieError, OSError):
-                out[name] = MISSING
+            out[name] = found[name]
         elif source.kind == "generated":
             out[name] = {"prompts.json": hashes.sha256(data_file("prompts.json"))}
     out["open"] = _digest(ctx, Path(settings.open_prompts) if settings.open_prompts else data_file("open.txt"))
@@ -74,6 +77,14 @@ def contents(ctx: Context) -> dict[str, Any]:
     if settings.tokenizer:
         out["tokenizer"] = _digest(ctx, Path(settings.tokenizer))
     return out
+
+
+def _local(ctx: Context, name: str) -> Any:
+    """Digests of a local source's files, or MISSING."""
+    try:
+        return {key: ctx.pipeline.hashes.sha256(path) for key, path in files.local(ctx.settings.source(name), name)}
+    except (EyrieError, OSError):
+        return MISSING
 
 
 def _digest(ctx: Context, path: Path) -> str:
