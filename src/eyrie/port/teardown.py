@@ -28,7 +28,7 @@ FOLDERS = {
     ENVIRONMENT: ("venv", "supervisor", "wheels"),
 }
 #: tokens that tools leave on their own
-TOKEN_FILES = ("cache/huggingface/token", "cache/huggingface/stored_tokens")
+TOKEN_FILES = ("cache/hf/token", "cache/hf/stored_tokens")  # HF_HOME of the jobs
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def test_nothing_is_wiped_or_saved_under_running_work(hosts: Any, tmp_path: Path
 def test_secrets_go_alone_and_are_overwritten(hosts: Any, tmp_path: Path) -> None:
     hosts.run("alpha", "dataset")
     root = hosts.alpha.root
-    token, tool = root / "secrets" / "hf_token", root / "cache" / "huggingface" / "token"
+    token, tool = root / "secrets" / "hf_token", root / "cache" / "hf" / "token"
     for path in (token, tool):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("hf_planted")
