@@ -104,12 +104,11 @@ def lost_hosts(settings: DraftSettings, said: str, host: str = "") -> list[str]:
 
     An address that several hosts share (all on one machine) names none of them.
     """
+    ended = [line for line in said.splitlines() if re.search(r"by peer|refused|timed out|read error", line, re.I)]
     found = []
     for name, address in zip(settings.hosts, settings.addresses, strict=False):
         alone = settings.addresses.count(address) == 1 and name != host
-        if alone and re.search(
-            rf"(closed by peer|reset by peer|refused|timed out)[^\n]*{re.escape(address)}\b", said, re.I
-        ):
+        if alone and any(re.search(rf"(?<![\w.]){re.escape(address)}(?![\w.])", line) for line in ended):
             found.append(name)
     return found
 

@@ -114,6 +114,11 @@ def test_who_was_lost_is_named_by_its_address(addresses: list[str], peer: str, l
     assert error.what == f"the training of the group broke: {lost}."
 
 
+def test_a_read_error_names_the_peer_before_it_says_what_happened() -> None:
+    said = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:4711: Connection reset by peer"
+    assert group.lost_hosts(settings(addresses=["10.0.0.1", "10.0.0.2", "10.0.0.3"]), said, "a") == ["b"]
+
+
 def test_a_host_whose_own_trainer_was_killed_says_so() -> None:
     error = group.broken(settings(), CLOSED.format("10.0.0.1"), "b", -9)
     assert error.what == "the training of the group broke: the trainer of b was killed (signal 9)."
