@@ -1,8 +1,8 @@
 """Training over a group of hosts: one leads (watches, keeps the checkpoints, exports), the others follow.
 
 Every host of the group runs the draft stage with the same fingerprint, so with the same data, settings and versions.
-torchrun joins them by c10d rendezvous under a name that holds the fingerprint and the step that training resumes at:
-hosts that stand at different steps never meet. When one host is lost, torchrun ends the trainers of the others; the
+torchrun joins them at the leader's address under a name that holds the fingerprint and the step that training resumes
+at: hosts that stand at different steps never meet. When one host is lost, torchrun ends the trainers of the others; the
 leader's last whole checkpoint is where the next run goes on, once it has been shared (playbooks do that).
 """
 
@@ -15,6 +15,9 @@ import subprocess
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.trainer import STOPPED
+
+#: torch's words when not all hosts came to the rendezvous, or it could not be reached
+NOT_MET = ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "while trying to connect to")
 
 
 def rank_of(settings: DraftSettings, host: str) -> int:
@@ -36,12 +39,14 @@ def follows(settings: DraftSettings, host: str) -> bool:
 
 
 def rendezvous(settings: DraftSettings, host: str, run_id: str) -> list[str]:
-    """torchrun's options for this host. run_id: fingerprint and resume step."""
-    rank = rank_of(settings, host)
-    conf = f"is_host={int(rank == 0)},join_timeout={settings.join_timeout_s:.0f},timeout={settings.join_timeout_s:.0f}"
-    options = ["--nnodes", str(len(settings.hosts)), "--node-rank", str(rank), "--max-restarts", "0"]
-    options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", settings.rdzv_endpoint, "--rdzv-id", run_id]
-    options += ["--rdzv-conf", conf]
+    """torchrun's options for this host. run_id: fingerprint and resume step.
+
+    The static rendezvous, not c10d's: that one numbers the hosts by their addresses, and another host than the leader
+    would write metrics and checkpoints.
+    """
+    options = ["--nnodes", str(len(settings.hosts)), "--node-rank", str(rank_of(settings, host)), "--max-restarts", "0"]
+    options += ["--rdzv-backend", "static", "--rdzv-endpoint", settings.rdzv_endpoint, "--rdzv-id", run_id]
+    options += ["--rdzv-conf", f"timeout={settings.join_timeout_s:.0f}"]
     return [*options, "--local-addr", settings.local_addr] if settings.local_addr else options
 
 
@@ -76,7 +81,7 @@ def broken(settings: DraftSettings, said: str, host: str = "", status: int = 1) 
 
     said: the last lines of its trainer's log. status: how its own torchrun ended; below 0: killed by that signal.
     """
-    if "RendezvousTimeoutError" in said or "RendezvousConnectionError" in said:
+    if any(mark in said for mark in NOT_MET):
         return EyrieError(
             f"the hosts of the group did not meet within {settings.join_timeout_s:.0f} s.",
             where=settings.rdzv_endpoint,
