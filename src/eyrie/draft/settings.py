@@ -70,7 +70,7 @@ class DraftSettings:
     prefetch_factor: int = setting(4, identity=False)
     log_freq: int = setting(1, identity=False)
     loggers: list[str] = setting([], identity=False, doc="besides tensorboard: wandb, mlflow, trackio")
-    rdzv_endpoint: str = setting("", identity=False, doc="host:port of the c10d rendezvous, for several hosts")
+    rdzv_endpoint: str = setting("", identity=False, doc="host:port where the hosts that train together meet")
     local_addr: str = setting("", identity=False, doc="this host's address as the others of the group reach it")
     join_timeout_s: float = setting(600.0, identity=False, doc="how long the hosts of a group wait for one another")
     stop_grace_s: float = setting(120.0, identity=False, doc="time for the checkpoint of an orderly stop")
