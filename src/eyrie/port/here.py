@@ -74,18 +74,7 @@ def _await(folder: Path, process: subprocess.Popen[bytes]) -> None:
 
 def status(request: dict[str, Any]) -> dict[str, Any]:
     """{finished, running, lost, progress, result, error, log}, as `eyrie port status` tells of a supervised job."""
-    folder = Path(need(request, "job")[0])
-    running = lock.holder(folder / "lock") is not None
-    result = atomic.read_json(folder / "result.json", {}) or {}
-    return {
-        "finished": bool(result) and not running,
-        "running": running,
-        "lost": not running and not result and (folder / "request.json").exists(),
-        "progress": atomic.read_json(folder / "progress.json", None),
-        "result": result.get("result"),
-        "error": result.get("error"),
-        "log": str(folder / "log"),
-    }
+    return moving.stands(Path(need(request, "job")[0]))
 
 
 def _last_words(path: Path) -> str:

@@ -167,14 +167,23 @@ def start(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def status(pipeline: Pipeline) -> dict[str, Any]:
-    """{finished, running, progress, result, error} of the sending job."""
+    """Where the supervised sending job stands; see `stands`."""
     from eyrie.supervise import backend, jobs
 
-    folder = job_dir(pipeline)
+    def starting() -> bool:
+        return backend(pipeline.root, pipeline.execution).status(jobs.unit_of(pipeline, "port")).active
+
+    return stands(job_dir(pipeline), starting)
+
+
+def stands(folder: Path, starting: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    """{finished, running, lost, progress, result, error, log} of a job's folder.
+
+    starting: whether a job that has no lock yet is on its way.
+    """
+    running = lock.holder(folder / "lock") is not None  # first: who lets go of the lock has left its result
     result = atomic.read_json(folder / "result.json", {}) or {}
-    running = lock.holder(folder / "lock") is not None
-    if not running and not result:
-        running = backend(pipeline.root, pipeline.execution).status(jobs.unit_of(pipeline, "port")).active
+    running = running or (not result and starting())
     return {
         "finished": bool(result) and not running,
         "running": running,
