@@ -376,7 +376,7 @@ def test_the_vocabulary_is_given_by_name_with_its_size(tmp_path):
         (
             {"processes": 8, "hosts": ["a", "b"], "rdzv_endpoint": "a:29500"},
             "b",
-            ["--nproc-per-node 8", "--nnodes 2", "--node-rank 1", "--rdzv-backend c10d", "--rdzv-endpoint a:29500"],
+            ["--nproc-per-node 8", "--nnodes 2", "--node-rank 1", "--rdzv-backend static", "--rdzv-endpoint a:29500"],
         ),
     ],
 )
