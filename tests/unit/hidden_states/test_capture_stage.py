@@ -151,7 +151,7 @@ def test_everything_failing_alike_stops_early(house, monkeypatch):
     for ids in map(tuple, ROWS):
         if ids not in probed:
             house.server.faults[ids] = ["400"] * 9
-    with pytest.raises(EyrieError, match="[3-9] samples failed one after another") as caught:
+    with pytest.raises(EyrieError, match=r"[3-9] samples failed one after another") as caught:
         house.run()
     assert caught.value.code == "capture-failing"
 
