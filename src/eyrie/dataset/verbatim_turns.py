@@ -115,19 +115,23 @@ def _told(row: Any, names: list[str]) -> bytes | None:
     return found
 
 
+def _begun(row: Any, names: list[str], states: States) -> tuple[Pieces, Any] | None:
+    """What a row begins with (its system text, if any) and the state after it; None for a row that is not plain."""
+    told = _told(row, names) if names else b""
+    if told is None:
+        return None
+    return ([SYSTEM, told], states.told) if told else ([], states.start)
+
+
 def _spoken(names: list[str], states: States, tags: list[tuple[int, bytes]], listed: bool, thinks: bool) -> Say:
     """Turns of questions and answers."""
-    solid, start = SOLID, states.start
+    solid = SOLID
 
     def say(row: Any) -> tuple[bytes, bytes] | None:
-        pieces: Pieces = []
-        state = start
-        if names:
-            told = _told(row, names)
-            if told is None:
-                return None
-            if told:
-                pieces, state = [SYSTEM, told], states.told
+        begun = _begun(row, names, states)
+        if begun is None:
+            return None
+        pieces, state = begun
         first, role = b"", ""
         for turn in row.f0:
             step = state.get(turn.f0)
@@ -175,17 +179,13 @@ def _call_members() -> dict[str, tuple[Any, ...]]:
 
 def _called(names: list[str], states: States, tags: list[tuple[int, bytes]]) -> Say:
     """Turns among which there are calls in the wire form, each with an id of its own, and their results."""
-    solid, start = SOLID, states.start
+    solid = SOLID
 
     def say(row: Any) -> tuple[bytes, bytes] | None:
-        pieces: Pieces = []
-        state = start
-        if names:
-            told = _told(row, names)
-            if told is None:
-                return None
-            if told:
-                pieces, state = [SYSTEM, told], states.told
+        begun = _begun(row, names, states)
+        if begun is None:
+            return None
+        pieces, state = begun
         first, role = b"", ""
         waiting: list[bytes] = []
         for turn in row.f0:

@@ -17,6 +17,7 @@ from eyrie.core.errors import EyrieError
 from eyrie.core.fingerprint import fingerprint
 from eyrie.port import moving
 from eyrie.port.cli import need
+from eyrie.supervise.base import tail
 
 #: a started process that has not taken its lock by then did not come up
 START_LIMIT_S = 60.0
@@ -66,7 +67,7 @@ def _await(folder: Path, process: subprocess.Popen[bytes]) -> None:
                 "the sending process did not come up.",
                 where=str(folder / "log"),
                 code="job-died",
-                why=_last_words(folder / "log"),
+                why=" | ".join(tail(folder / "log", LOG_LINES)),
                 todo="Read the log and run again.",
             )
         time.sleep(0.05)
@@ -75,11 +76,3 @@ def _await(folder: Path, process: subprocess.Popen[bytes]) -> None:
 def status(request: dict[str, Any]) -> dict[str, Any]:
     """{finished, running, lost, progress, result, error, log}, as `eyrie port status` tells of a supervised job."""
     return moving.stands(Path(need(request, "job")[0]))
-
-
-def _last_words(path: Path) -> str:
-    try:
-        lines = path.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return " | ".join(line.strip() for line in lines[-LOG_LINES:] if line.strip())
