@@ -9,8 +9,14 @@ neither: they differ on purpose (whole and in fp32 against in place and in bf16)
 Imports and start-up do not count. States are seeded noise: what is in them does not matter to the time of a step.
 
 `overhead` is by the clock and wants a quiet machine; `cpu_overhead` is by the CPU time of the trainer's process, which
-other work on the machine disturbs less (with --threads 1 least of all). `runs_ms` shows each run's median step, in the
-order in which they ran: where those of one side differ as much as the sides do, the clock has measured the machine.
+other work on the machine disturbs less. `runs_ms` shows each run's median step, in the order in which they ran: where
+those of one side differ as much as the sides do, the clock has measured the machine.
+
+    python bench/train.py --model MODEL_FOLDER --layers 2,15,27 --beside --rounds 16 [--json]
+
+Both sides at the same time, one core and one thread each, cores swapped every round: what slows the machine slows both.
+A round gives one ratio (of the medians of the same steps); `overhead` is then the median of the ratios and `interval`
+its 95% interval (bootstrap over rounds). Eyrie's watch runs on the core of Eyrie's trainer.
 """
 
 from __future__ import annotations
@@ -18,11 +24,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -140,27 +149,81 @@ class Bench:
         return steps_of([json.loads(line) for line in lines.read_text().splitlines()])
 
 
+def in_turns(bench: Bench, rounds: int) -> tuple[dict[str, list[dict[str, float]]], dict[str, Any]]:
+    """One side after the other, the first of a round in turns: (steps of both, what is said of them)."""
+    steps: dict[str, list[dict[str, float]]] = {"eyrie": [], "direct": []}
+    order: list[list[Any]] = []
+    for number in range(rounds):
+        sides = [("eyrie", bench.eyrie), ("direct", bench.direct)]
+        for side, run in sides if number % 2 == 0 else sides[::-1]:
+            found = run(number)
+            order.append([side, round(middle(found, "step_ms"), 1)])
+            steps[side] += found
+    overhead = {
+        "overhead": round(middle(steps["eyrie"], "step_ms") / middle(steps["direct"], "step_ms") - 1, 4),
+        "cpu_overhead": round(middle(steps["eyrie"], "cpu_s") / middle(steps["direct"], "cpu_s") - 1, 4),
+    }
+    return steps, {**overhead, "runs_ms": order}
+
+
+def beside(bench: Bench, rounds: int) -> tuple[dict[str, list[dict[str, float]]], dict[str, Any]]:
+    """Both sides at once on a core each, cores swapped every round: (steps of both, what is said of them)."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        raise SystemExit("--beside wants two cores.")
+    steps: dict[str, list[dict[str, float]]] = {"eyrie": [], "direct": []}
+    runs: dict[str, list[float]] = {"step_ms": [], "cpu_s": []}
+    order: list[list[float]] = []
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(rounds):
+            first, second = cores if number % 2 == 0 else cores[::-1]
+            under_way = [
+                pool.submit(on_core, first, bench.eyrie, number),
+                pool.submit(on_core, second, bench.direct, number),
+            ]
+            mine, theirs = (one.result() for one in under_way)
+            both = min(len(mine), len(theirs))
+            steps["eyrie"] += mine[:both]
+            steps["direct"] += theirs[:both]
+            for name, ratios in runs.items():
+                ratios.append(middle(mine[:both], name) / middle(theirs[:both], name))
+            order.append([round(middle(side, "step_ms"), 1) for side in (mine, theirs)])
+    return steps, {
+        "overhead": round(statistics.median(runs["step_ms"]) - 1, 4),
+        "interval": interval(runs["step_ms"]),
+        "cpu_overhead": round(statistics.median(runs["cpu_s"]) - 1, 4),
+        "cpu_interval": interval(runs["cpu_s"]),
+        "runs_ms": order,
+    }
+
+
+def on_core(core: int, run: Callable[[int], list[dict[str, float]]], number: int) -> list[dict[str, float]]:
+    """A run whose thread, and all that it starts, may use one core only."""
+    os.sched_setaffinity(0, {core})
+    return run(number)
+
+
+def interval(ratios: list[float]) -> list[float]:
+    """95% interval of the median of the ratios, less 1."""
+    dice = random.Random(3)
+    medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return [round(medians[at] - 1, 4) for at in (50, 1949)]
+
+
+def middle(steps: list[dict[str, float]], name: str) -> float:
+    return statistics.median(item[name] for item in steps)
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         bench = Bench(args, Path(name))
-        steps: dict[str, list[dict[str, float]]] = {"eyrie": [], "direct": []}
-        order: list[list[Any]] = []
-        for number in range(args.rounds):
-            sides = [("eyrie", bench.eyrie), ("direct", bench.direct)]
-            for side, run in sides if number % 2 == 0 else sides[::-1]:
-                found = run(number)
-                order.append([side, round(statistics.median(item["step_ms"] for item in found), 1)])
-                steps[side] += found
-        middle = {side: statistics.median(item["step_ms"] for item in found) for side, found in steps.items()}
-        cpu = {side: statistics.median(item["cpu_s"] for item in found) for side, found in steps.items()}
+        steps, said = (beside if args.beside else in_turns)(bench, args.rounds)
         fetch = sum(item["fetch_ms"] for item in steps["eyrie"]) / sum(item["step_ms"] for item in steps["eyrie"])
         return {
             "rounds": args.rounds,
             "steps": len(steps["eyrie"]),
-            **{f"{side}_steps_s": round(1000 / value, 3) for side, value in middle.items()},
-            "overhead": round(middle["eyrie"] / middle["direct"] - 1, 4),
-            "cpu_overhead": round(cpu["eyrie"] / cpu["direct"] - 1, 4),
-            "runs_ms": order,
+            **{f"{side}_steps_s": round(1000 / middle(found, "step_ms"), 3) for side, found in steps.items()},
+            **said,
             "input_wait_share": round(fetch, 4),
             "whole_checkpoint_s": round(statistics.median(bench.saving), 2) if bench.saving else None,
         }
@@ -176,9 +239,12 @@ def main() -> None:
     parser.add_argument("--total-seq-len", type=int, default=512)
     parser.add_argument("--draft-vocab", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--beside", action="store_true", help="both sides at once, a core and a thread each")
     parser.add_argument("--folder", type=Path, help="where to write")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.beside:
+        args.threads = 1
     args.model = args.model.resolve()
     found = measure(args)
     if args.json:

@@ -109,15 +109,19 @@ def test_kills_at_random_moments_lose_and_double_nothing(project: Project) -> No
     again.variables["eyrie_run"] = again.run
     dice = random.Random(7)
     for stage, server in (("responses", "baseline"), ("hidden_states", "extract"), ("draft", None)):
-        play = subprocess.Popen(
-            again.command("train.yml"), cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        play = subprocess.Popen(  # in a session of its own: its forked workers are killed with it
+            again.command("train.yml"),
+            cwd=PROJECT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         pid = _wait_running(again, stage)
         if server:
             _kill(_wait_serving(again, server))
             time.sleep(dice.uniform(0.5, 4.0))
         time.sleep(dice.uniform(0.5, 4.0))
-        play.send_signal(signal.SIGKILL)
+        os.killpg(play.pid, signal.SIGKILL)
         play.wait()
         _kill(pid)
     again.play("train.yml", "--skip-tags", "benchmark,report,summary")

@@ -118,7 +118,7 @@ class Pair:
                 break
             time.sleep(0.01)
         for pid in self.second.pids():
-            if b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"eyrie.draft.meeting" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.killpg(os.getpgid(pid), signal.SIGKILL)
 
 

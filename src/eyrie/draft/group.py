@@ -9,6 +9,7 @@ leader's last whole checkpoint is where the next run goes on, once it has been s
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 
@@ -16,6 +17,7 @@ from eyrie.core.errors import EyrieError, SpecError
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.trainer import STOPPED
 
+LOOPBACK = "127.0.0.1"
 #: torch's words when not all hosts came to the rendezvous, or it could not be reached
 NOT_MET = ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "while trying to connect to")
 
@@ -42,18 +44,34 @@ def rendezvous(settings: DraftSettings, host: str, run_id: str) -> list[str]:
     """torchrun's options for this host. run_id: fingerprint and resume step.
 
     The static rendezvous, not c10d's: that one numbers the hosts by their addresses, and another host than the leader
-    would write metrics and checkpoints.
+    would write metrics and checkpoints. The processes of a host that trains alone meet on loopback, at a free port.
     """
-    options = ["--nnodes", str(len(settings.hosts)), "--node-rank", str(rank_of(settings, host)), "--max-restarts", "0"]
-    options += ["--rdzv-backend", "static", "--rdzv-endpoint", settings.rdzv_endpoint, "--rdzv-id", run_id]
+    alone = len(settings.hosts) < 2
+    nodes, endpoint = ("1", f"{LOOPBACK}:0") if alone else (str(len(settings.hosts)), settings.rdzv_endpoint)
+    options = ["--nnodes", nodes, "--node-rank", str(rank_of(settings, host)), "--max-restarts", "0"]
+    options += ["--rdzv-backend", "static", "--rdzv-endpoint", endpoint, "--rdzv-id", run_id]
     options += ["--rdzv-conf", f"timeout={settings.join_timeout_s:.0f}"]
-    return [*options, "--local-addr", settings.local_addr] if settings.local_addr else options
+    return [*options, "--local-addr", settings.local_addr] if settings.local_addr and not alone else options
+
+
+def listens_on(settings: DraftSettings, host: str) -> str:
+    """The address that the leader's store listens on, '' on a host that does not lead."""
+    if len(settings.hosts) < 2:
+        return LOOPBACK
+    if follows(settings, host):
+        return ""
+    return settings.local_addr or settings.rdzv_endpoint.rpartition(":")[0].strip("[]")
 
 
 def environment(settings: DraftSettings) -> dict[str, str]:
-    """gloo and NCCL must listen where the others reach this host: on the interface that has its address."""
-    name = interface_of(settings.local_addr) if len(settings.hosts) > 1 and settings.local_addr else ""
-    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
+    """gloo and NCCL must listen where the others reach this host, on the interface that has its address, and on
+    loopback where there are no others; an interface that the environment names already stands."""
+    if len(settings.hosts) < 2:
+        name = "lo" if settings.processes > 1 else ""
+    else:
+        name = interface_of(settings.local_addr) if settings.local_addr else ""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name else ()
+    return {variable: name for variable in names if variable not in os.environ}
 
 
 def interface_of(address: str) -> str:

@@ -127,14 +127,10 @@ def command(
     nodes = max(1, len(settings.hosts))
     if settings.processes == 1 and nodes == 1:
         return [sys.executable, *module]
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(settings.processes)]
-    if nodes == 1:
-        run.append("--standalone")
-    else:
-        from eyrie.draft import group
+    from eyrie.draft import group
 
-        run += group.rendezvous(settings, host, run_id)
-    return run + module
+    run = [sys.executable, "-m", "eyrie.draft.meeting", group.listens_on(settings, host)]
+    return [*run, "--nproc-per-node", str(settings.processes), *group.rendezvous(settings, host, run_id), *module]
 
 
 class Trainer:

@@ -64,7 +64,7 @@ class House:
         real_popen = launch.subprocess.Popen
 
         def popen(command, **options):
-            fork = self.forked and "eyrie.draft.trainer" in command and "torch.distributed.run" not in command
+            fork = self.forked and "eyrie.draft.trainer" in command and "eyrie.draft.meeting" not in command
             return forked_trainer.Forked(command, **options) if fork else real_popen(command, **options)
 
         monkeypatch.setattr(launch.subprocess, "Popen", popen)

@@ -372,7 +372,7 @@ def test_the_vocabulary_is_given_by_name_with_its_size(tmp_path):
     ("changes", "host", "expected"),
     [
         ({}, "a", []),
-        ({"processes": 8}, "a", ["--nproc-per-node 8", "--standalone"]),
+        ({"processes": 8}, "a", ["meeting 127.0.0.1 --nproc-per-node 8", "--nnodes 1", "--rdzv-endpoint 127.0.0.1:0"]),
         (
             {"processes": 8, "hosts": ["a", "b"], "rdzv_endpoint": "a:29500"},
             "b",
@@ -383,7 +383,7 @@ def test_the_vocabulary_is_given_by_name_with_its_size(tmp_path):
 def test_the_command_is_plain_python_or_torchrun(tmp_path, changes, host, expected):
     command = launch.command(DraftSettings(**changes), tmp_path, ["--x"], 16, host, "fp")
     before = " ".join(command[1 : command.index("eyrie.draft.trainer") - 1])
-    assert before.startswith("-m torch.distributed.run") == bool(expected)
+    assert before.startswith("-m eyrie.draft.meeting") == bool(expected)
     assert [item for item in expected if item not in before] == []
     threads = command[command.index("--") - 1]
     assert threads == str(16 // changes.get("processes", 1))

@@ -186,7 +186,7 @@ def test_two_processes_train_together_over_gloo(house):
     house.settings.update(processes=2, epochs=1)
     record = house.run()
     assert record["account"]["kept"] == 36
-    assert "torch.distributed.run" in json.loads((house.out / "train/command.json").read_text())["arguments"]
+    assert "eyrie.draft.meeting" in json.loads((house.out / "train/command.json").read_text())["arguments"]
     assert house.lines()[0]["plan"]["steps_per_epoch"] < 10
     assert record["figures"]["predicted_acceptance"] >= 1.0
 

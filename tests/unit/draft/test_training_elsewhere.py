@@ -140,3 +140,12 @@ def test_two_hosts_train_as_one_and_go_on_when_one_was_lost(hosts):
     assert ended["b"].figures["draft_is_on"] == "a"
     assert not (follower.out / "checkpoint").exists()
     same(leader, alone)
+
+
+def test_four_hosts_train_as_one_with_four_processes(hosts):
+    alone = hosts("alone", processes=4, epochs=1)
+    alone.run()
+    houses = group(hosts, "abcd", epochs=1)
+    ended = together(houses)
+    assert [ended[name].figures.get("draft_is_on") for name in "abcd"] == [None, "a", "a", "a"]
+    same(houses[0], alone)

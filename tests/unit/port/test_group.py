@@ -50,6 +50,31 @@ def test_hosts_meet_under_fingerprint_and_step() -> None:
     assert options["--rdzv-conf"] == "timeout=600"
 
 
+@pytest.mark.parametrize(
+    ("values", "host", "address"),
+    [
+        ({}, "a", "10.0.0.2"),
+        ({"local_addr": ""}, "a", "10.0.0.1"),
+        ({"local_addr": "", "rdzv_endpoint": "[fd00::1]:29400"}, "a", "fd00::1"),
+        ({}, "b", ""),
+        ({"hosts": [], "processes": 8}, "a", "127.0.0.1"),
+    ],
+)
+def test_only_the_leader_listens_and_on_one_address(values: dict[str, Any], host: str, address: str) -> None:
+    made = settings(**values)
+    assert group.listens_on(made, host) == address
+    command = launch.command(made, Path("/x"), [], 8, host, "fp")
+    assert command[1:5] == ["-m", "eyrie.draft.meeting", address, "--nproc-per-node"]
+
+
+def test_processes_of_one_host_talk_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = settings(hosts=[], processes=2)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    assert group.environment(alone) == {"GLOO_SOCKET_IFNAME": "lo"}, "what the environment names stands"
+    assert group.environment(settings(hosts=[], processes=1)) == {}
+
+
 def test_who_trains_is_no_part_of_the_fingerprint() -> None:
     first, second = settings(hosts=["a", "b"]), settings(hosts=["x", "y"], local_addr="10.9.9.9")
     assert spec.identity(first) == spec.identity(second)
