@@ -6,7 +6,8 @@ usage: bench/control_100k.py [--json] [--samples N] [--folder FOLDER] [--write d
 A finished run is laid out as its stages would have left it (bench/support/control_house.py): real records, lists, links
 and rows; model, states and tables are sparse files of their real sizes. Then, each by the command that an operator or a
 module uses: plan, status, the report's build, a port's and a teardown's survey, a whole no-op train.yml on a local
-connection; and a capture that was killed half-way: its plan, and what the stage finds out before its first request.
+connection and over SSH (an sshd of this account's own on loopback, where there is the program); and a capture that was
+killed half-way: its plan, and what the stage finds out before its first request.
 
 Wants the CPU profile's environment below EYRIE_ROOT (.eyrie): `ansible-playbook playbooks/provision.yml -l local`.
 """
@@ -14,16 +15,19 @@ Wants the CPU profile's environment below EYRIE_ROOT (.eyrie): `ansible-playbook
 from __future__ import annotations
 
 import argparse
+import contextlib
+import getpass
 import json
 import os
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ VARS = PROJECT / "inventory" / "group_vars"
 RECAP = re.compile(r"^(\S+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 #: what the profile says of the run itself; runtime, server and host stay this machine's
 COMPONENTS = ("target", "dataset", "responses", "tokens", "hidden_states", "draft", "planning")
-AIMS = {"plan": "1 s", "plan_states": "1 s", "status": "1 s", "report": "5 s", "train": "30 s"}
+AIMS = {"plan": "1 s", "plan_states": "1 s", "status": "1 s", "report": "5 s", "train": "30 s", "train_ssh": "30 s"}
 REPEATS = 3
 
 
@@ -45,6 +49,41 @@ def linked(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+@contextlib.contextmanager
+def sshd(folder: Path) -> Iterator[dict[str, Any]]:
+    """An SSH server on loopback for this account alone; the connection's variables, {} where there is no sshd."""
+    program = shutil.which("sshd", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
+    if program is None:
+        yield {}
+        return
+    folder.mkdir(mode=0o700)
+    for name in ("host", "mine"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {
+        "HostKey": folder / "host", "AuthorizedKeysFile": folder / "mine.pub", "PidFile": "none", "UsePAM": "no",
+        "ListenAddress": f"127.0.0.1:{port}", "StrictModes": "no", "PasswordAuthentication": "no",
+    }  # fmt: skip
+    (folder / "config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    key = (folder / "host.pub").read_text().split()[:2]
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {' '.join(key)}\n")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    with open(folder / "log", "w") as log:
+        server = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
+    try:
+        yield {
+            "ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": port,
+            "ansible_user": getpass.getuser(), "ansible_ssh_private_key_file": str(folder / "mine"),
+            "ansible_ssh_common_args": f"-o UserKnownHostsFile={folder / 'known'} -o IdentitiesOnly=yes",
+        }  # fmt: skip
+    finally:
+        server.terminate()
+        server.wait()
 
 
 class Bench:
@@ -175,12 +214,17 @@ class Bench:
         """train.yml with nothing to do; the first one puts right what is not of the stages (folders, artifacts)."""
         argv = ["ansible-playbook", "train.yml", "-l", "local", "-e", f"@{self.vars}"]
         self.timed(argv)
+        self.idle_play("train", "train.yml, nothing to do (local connection)", argv)
+        with sshd(self.folder / "ssh") as connection:
+            if connection:
+                self.idle_play("train_ssh", "train.yml, nothing to do (SSH)", [*argv, "-e", json.dumps(connection)])
+
+    def idle_play(self, key: str, name: str, argv: list[str]) -> None:
         seconds, peak, output = self.timed(argv)
         changed = sum(int(found[2]) for found in RECAP.findall(output))
         if changed:
             sys.exit(f"the play had work to do:\n{output[-4000:]}")
-        row = {"key": "train", "name": "train.yml, nothing to do (local connection)"}
-        self.rows.append({**row, "seconds": round(seconds, 2), "rss_mb": round(peak, 1)})
+        self.rows.append({"key": key, "name": name, "seconds": round(seconds, 2), "rss_mb": round(peak, 1)})
 
 
 def published(found: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from eyrie.dataset.settings import Settings, Source
 if TYPE_CHECKING:
     from eyrie.core.pipeline import Context
 
-FORMAT = 1  # of the outputs
+FORMAT = 2  # of the outputs
 MISSING = "missing"
 #: distributions whose version decides bytes, whatever the sources are
 TOOLS = ("orjson", "pyarrow")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
 from collections.abc import Callable
 from typing import Any
@@ -49,5 +48,9 @@ def turns_key(messages: list[dict[str, Any]], turns: int) -> bytes:
 
 
 def content_id(conversation: bytes, tools: bytes = b"") -> bytes:
-    """Key of the whole content, the canonical JSON and the tools: the first 16 bytes of SHA-256."""
-    return hashlib.sha256(conversation + b"\x00" + tools if tools else conversation).digest()[:KEY_BYTES]
+    """Key of the whole content, the canonical JSON and the tools.
+
+    It names rows and shuffles them. Nothing is trusted to be equal because its id is: answers are stored under SHA-256
+    of what was asked.
+    """
+    return digest(conversation + b"\x00" + tools if tools else conversation)

@@ -77,18 +77,13 @@ def run(job: Job, task: tasks.Task, report: Callable[[parts.Part], None]) -> Non
     """Do a task; `report` is called with each part, those that an earlier run left included."""
     adapter = Adapter(job.source, table=task.shape.get("kind") in ("parquet", "arrow"))
     source = reader(job, task, adapter)
-    records, number, seen = iter(source), 0, 0
+    number = seen = lines = 0
     while (done := parts.read(job.folder, f"{task.name}-{number:05d}")) is not None and parts.intact(job.folder, done):
         report(done)
         if done.last:
             return
-        number, seen = number + 1, seen + done.records
-    if seen:  # what was done is read again, not done again
-        for _ in itertools.islice(records, seen):
-            pass
-    if job.source.rows:
-        records = itertools.islice(records, job.source.rows - seen)
-    stretch = Stretch(job, task, adapter, source, records)
+        number, seen, lines = number + 1, seen + done.records, lines + done.lines
+    stretch = Stretch(job, task, adapter, source, seen, lines)
     while True:
         finished = stretch.part(f"{task.name}-{number:05d}")
         report(finished)
@@ -97,14 +92,39 @@ def run(job: Job, task: tasks.Task, report: Callable[[parts.Part], None]) -> Non
         number += 1
 
 
-class Stretch:
-    """The rest of a task's records, taken in parts."""
+def _behind(source: Reader, lines: int) -> Iterator[bytes]:
+    """The blocks of lines behind so many lines, which are read here."""
+    assert isinstance(source, Lines)
+    blocks = source.blocks()
+    while source.lines < lines and (data := next(blocks, None)) is not None:
+        held = data.split(b"\n")
+        known = min(len(held), lines - source.lines)
+        source.lines += known
+        if known < len(held):
+            return itertools.chain([b"\n".join(held[known:])], blocks)
+    return blocks
 
-    def __init__(self, job: Job, task: tasks.Task, adapter: Adapter, source: Reader, records: Iterator[Record]):
-        self.job, self.task, self.adapter, self.source, self.records = job, task, adapter, source, records
+
+class Stretch:
+    """The rest of a task's records, taken in parts. What an earlier run did of them is read again, not done again.
+
+    seen, lines: records and lines of the parts that are there.
+    """
+
+    def __init__(self, job: Job, task: tasks.Task, adapter: Adapter, source: Reader, seen: int, lines: int):
+        self.job, self.task, self.adapter, self.source = job, task, adapter, source
         self.limits = Limits(job, task.file)
         self.short = quick.way(adapter)
         self.looks_inside = bool(self.limits.active or job.permutations or job.dedup_turns > 1)
+        self.plain = None if self.looks_inside or job.source.rows else self._plain()
+        if self.plain is not None:
+            self.blocks = _behind(source, lines)
+        else:
+            self.records = iter(source)
+            for _ in itertools.islice(self.records, seen):
+                pass
+            if job.source.rows:
+                self.records = itertools.islice(self.records, job.source.rows - seen)
 
     def part(self, name: str) -> parts.Part:
         """Process records up to a part's size and write the part."""
@@ -122,8 +142,8 @@ class Stretch:
             add = self._adder(rows)
             for row in waiting:
                 add(*row)
-        elif self.task.whole and not self.job.source.rows and (plain := self._plain()) is not None:
-            records, last = self._read_lines(book, rows, plain), True
+        elif self.plain is not None:
+            records, last = self._read_lines(book, rows, self.plain)
         else:
             records, last = self._read(book, line_base, self._adder(rows))
         book.entered += len(rows)
@@ -137,14 +157,14 @@ class Stretch:
             return verbatim.way(self.adapter)
         return None
 
-    def _read_lines(self, book: Book, rows: parts.Rows, plain: verbatim.Way) -> int:
-        """Take a whole stretch of JSON lines, each by the shortest way that it allows; how many records it held."""
+    def _read_lines(self, book: Book, rows: parts.Rows, plain: verbatim.Way) -> tuple[int, bool]:
+        """Take JSON lines, each by the shortest way that it allows; (records seen, whether that was the end)."""
         source, add = self.source, self._adder(rows)
-        assert isinstance(source, Lines)
+        base, bytes_limit = source.lines, source.position + tasks.PART_BYTES
         others: list[tuple[bytes, int, int]] = []
         number = blank = misses = 0
         way: verbatim.Way | None = plain
-        for data in source.blocks():
+        for data in self.blocks:
             block = data.split(b"\n")
             found = self._found(data, block, way) if way else [None] * len(block)
             hits = [hit for hit in found if hit is not None]
@@ -168,10 +188,12 @@ class Stretch:
                 for line, ordinal, place in others:
                     self._take(*parse(line), ordinal, place, book, add)
                 others.clear()
-            source.lines = number
+            source.lines = base + number
             if misses > TRIED and misses * 2 > number:
                 way = None  # these rows are not of that kind: only time would be lost
-        return number - blank
+            if not self.task.whole and (number >= tasks.PART_ROWS or source.position >= bytes_limit):
+                return number - blank, False
+        return number - blank, True
 
     @staticmethod
     def _found(data: bytes, block: list[bytes], way: verbatim.Way) -> list[tuple[bytes, bytes] | None]:

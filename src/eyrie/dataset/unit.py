@@ -18,7 +18,7 @@ from eyrie.dataset.book import Book
 from eyrie.dataset.settings import Settings, Source
 from eyrie.dataset.tasks import Task
 
-FORMAT = 3  # of parts; raise it when the same rows would become other bytes
+FORMAT = 4  # of parts; raise it when the same rows would become other bytes
 PENDING, FETCHING, RUNNING, DONE, FAILED = "pending", "fetching", "running", "done", "failed"
 
 

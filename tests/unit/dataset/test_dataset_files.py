@@ -12,7 +12,7 @@ import pytest
 from dataset_toy import chat, jsonl, read
 
 from eyrie.core.errors import EyrieError
-from eyrie.dataset import files, formats, tasks
+from eyrie.dataset import files, formats, readers, tasks
 
 pytestmark = pytest.mark.node
 
@@ -383,6 +383,31 @@ def test_a_stream_is_cut_into_parts(tmp_path, monkeypatch):
     assert cut.rows == whole.rows
     assert cut.examples == whole.examples == {"not_object": ["in.json:6"]}
     assert len(list((tmp_path / "cut").glob("*/*.rows"))) == 6
+
+
+def test_packed_lines_are_cut_into_parts_and_taken_up_behind_them(tmp_path, monkeypatch):
+    lines = [*ROWS, "broken", chat("a" * 300, "b"), "", chat("ü" * 100, "c"), "[]", *ROWS]
+    whole = read(jsonl(tmp_path / "in.jsonl", lines), tmp_path / "whole")
+    packed = tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "in.jsonl").read_bytes()))
+    monkeypatch.setattr(tasks, "PART_ROWS", 3)
+    for size in (50, 170, 500):
+        monkeypatch.setattr(readers, "BLOCK", size)
+        folder = tmp_path / f"cut{size}"
+        cut = read(packed, folder)
+        parts = sorted(folder.glob("*/*.json"))
+        assert len(parts) > 2
+        parts[-1].unlink()
+        parts[-2].unlink()
+        monkeypatch.setattr(readers, "BLOCK", size + 13)  # what is there ends in the middle of a block now
+        again = read(packed, folder)
+        for one in (cut, again):
+            assert one.rows == whole.rows
+            assert (one.failed, one.dropped) == (whole.failed, whole.dropped)
+            assert one.examples == {
+                reason: [place.replace("in.jsonl", "in.jsonl.gz") for place in places]
+                for reason, places in whole.examples.items()
+            }
 
 
 def test_a_limit_in_rows(tmp_path):

@@ -27,7 +27,9 @@ AT_A_PART = """
 import os, signal, time
 from multiprocessing import parent_process
 from pathlib import Path
+import eyrie.dataset.readers as readers
 import eyrie.dataset.tasks as tasks
+readers.BLOCK = 20000
 tasks.PART_ROWS, tasks.STRETCH_BYTES, tasks.STRETCH_GROUPS_BYTES = 400, 60000, 10000
 SECOND = ("00000-00001", "00001-00000")
 import eyrie.dataset.output as output
