@@ -15,7 +15,7 @@ from eyrie.draft.settings import DraftSettings
 
 pytestmark = pytest.mark.node
 
-#: each process says what the processes of its session listen on, once all have met
+#: each process says what it, the other one and torchrun listen on, once all have met
 MEMBER = """
 import os, socket
 from pathlib import Path
@@ -26,7 +26,8 @@ dist.all_reduce(total)
 sockets = set()
 for folder in Path("/proc").glob("[0-9]*"):
     try:
-        if os.getsid(int(folder.name)) == os.getsid(0):
+        parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+        if str(os.getppid()) in (folder.name, parent):
             sockets |= {os.readlink(link) for link in (folder / "fd").iterdir()}
     except OSError:
         continue
@@ -40,6 +41,7 @@ print("MET", int(total), ",".join(sorted(set(listening))), flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
+SRC = Path(meeting.__file__).parents[2]
 LOOPBACK_HEX = "0100007F"
 
 
@@ -50,11 +52,10 @@ def test_two_processes_meet_and_listen_on_loopback_only(tmp_path: Path) -> None:
     options = ["--nproc-per-node", "2", *group.rendezvous(settings, "here", "fp")]
     done = subprocess.run(
         [sys.executable, "-m", "eyrie.draft.meeting", group.listens_on(settings, "here"), *options, str(script)],
-        env={**os.environ, **group.environment(settings), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **group.environment(settings), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SRC)},
         capture_output=True,
         text=True,
         timeout=120,
-        start_new_session=True,
         check=False,
     )
     said = [line.split() for line in done.stdout.splitlines() if line.startswith("MET")]
