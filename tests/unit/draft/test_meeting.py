@@ -37,7 +37,7 @@ for table in ("tcp", "tcp6"):
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
             listening.append(fields[1].split(":")[0])
-print("MET", int(total), ",".join(sorted(set(listening))), flush=True)
+os.write(1, f"MET {int(total)} {','.join(sorted(set(listening)))}\\n".encode())
 dist.barrier()
 dist.destroy_process_group()
 """
