@@ -12,6 +12,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 MARKER = "whole.json"
+METRICS = "metrics.jsonl"  # the run's, as it stood then
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def arm(checkpoint: Checkpoint, save_path: Path) -> None:
     target = save_path / str(checkpoint.epoch)
     target.mkdir(parents=True)
     for path in checkpoint.path.iterdir():
-        if path.name == MARKER:
+        if path.name in (MARKER, METRICS):
             continue
         try:
             os.link(path, target / path.name)

@@ -18,6 +18,7 @@ import ctypes
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -190,6 +191,7 @@ class Hooks:
             keeper.path = real
         if self.rank == 0:
             final = self.folder / "checkpoints" / f"step_{trainer.global_step:08d}"
+            shutil.copyfile(self.folder / "metrics.jsonl", staging / str(epoch) / "metrics.jsonl")
             seal(staging / str(epoch), final, epoch, local_step, trainer.global_step)
             line = {"checkpoint": {"epoch": epoch, "local_step": local_step, "global_step": trainer.global_step}}
             line["checkpoint"]["seconds"] = round(time.monotonic() - started, 2)
@@ -241,8 +243,6 @@ def fsync_tree(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
 
 

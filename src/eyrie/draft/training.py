@@ -48,7 +48,7 @@ class Training:
             )
             figures["probe"] = self.feeding.proof
             self.feeding.start()
-        self.watch.begin_attempt()
+        self.watch.begin_attempt(newest.path / checkpoints.METRICS if newest else None)
         trainer = self._launch(newest.global_step if newest else 0)
         try:
             status = self._follow(trainer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eyrie.core import atomic
 from eyrie.core.errors import EyrieError
 from eyrie.draft.settings import DraftSettings
 
@@ -58,8 +59,20 @@ class Watch:
         self._skipped = 0.0
         self._records = 0
 
-    def begin_attempt(self) -> None:
-        """A trainer is about to start: until it says where it begins, what the file tells is of an earlier attempt."""
+    def begin_attempt(self, saved: Path | None = None) -> None:
+        """A trainer is about to start: until it says where it begins, what the file tells is of an earlier attempt.
+
+        A torn line at the end would swallow the new attempt's first one: it is cut off. saved: the file as the
+        checkpoint that training goes on from keeps it; where the file has lost some of that, it is brought back.
+        """
+        data = self.path.read_bytes() if self.path.exists() else b""
+        known = saved.read_bytes() if saved and saved.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        mended = whole if whole.startswith(known) else known
+        if mended != data:
+            atomic.write_bytes(self.path, mended)
+            self.curve, self._offset = Curve(), 0
+            self.read()
         self.curve.plan = {}
 
     def read(self) -> bool:

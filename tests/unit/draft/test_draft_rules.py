@@ -278,6 +278,38 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path):
         watch.read()
 
 
+def test_a_torn_end_does_not_swallow_where_the_next_attempt_begins(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    watch = watched(tmp_path, plan(), *(train(step) for step in range(4)), val(0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    torn = Watch(path, DraftSettings())
+    torn.read()
+    torn.begin_attempt()
+    with open(path, "a") as stream:
+        stream.write(json.dumps(plan(start=2)) + "\n")
+    torn.read()
+    assert torn.curve.plan["global_step"] == 2
+    assert sorted(torn.curve.steps) == [0, 1]
+    assert watch.curve.epochs
+    assert torn.curve.epochs == {}
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.5, 1.0])
+def test_what_the_file_lost_the_checkpoint_brings_back(tmp_path, left):
+    path, saved = tmp_path / "metrics.jsonl", tmp_path / "saved.jsonl"
+    watched(tmp_path, plan(), *(train(step) for step in range(4)), val(0), *(train(step) for step in range(4, 6)))
+    saved.write_bytes(path.read_bytes())
+    with open(path, "a") as stream:
+        stream.write(json.dumps(train(6)) + "\n")
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * left)])
+    watch = Watch(path, DraftSettings())
+    watch.read()
+    watch.begin_attempt(saved)
+    assert sorted(watch.curve.steps) == [*range(6), *([6] if left == 1.0 else [])]
+    assert list(watch.curve.epochs) == [0]
+
+
 def test_best_is_by_validation_loss_and_the_later_of_equals(tmp_path):
     curve = watched(tmp_path, plan(epochs=3), train(0), val(0, 1.0), train(1), val(1, 0.8), train(2), val(2, 0.8)).curve
     assert curve.best.epoch == 2

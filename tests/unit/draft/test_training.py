@@ -128,6 +128,17 @@ def test_a_kill_between_an_epochs_end_and_its_validation_still_validates_it(hous
     assert json.loads((house.out / "metrics.json").read_text())["epochs"][2]["val_loss"] > 0
 
 
+def test_metrics_that_were_cut_in_half_come_back_from_the_checkpoint(house, undisturbed):
+    """As a loss of power leaves them; half a line would swallow what the next attempt writes first."""
+    shutil.copytree(undisturbed.out / "train", house.out / "train")
+    metrics = house.out / "train/metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[: metrics.stat().st_size // 2])
+    record = house.run()
+    assert record["figures"]["resumed_from"] == len(undisturbed.losses())
+    same(house, undisturbed)
+    assert len(json.loads((house.out / "metrics.json").read_text())["epochs"]) == 3
+
+
 def test_more_epochs_go_on_from_where_fewer_ended(house, undisturbed):
     shutil.copytree(undisturbed.tmp / "root", house.tmp / "root")
     house.settings["epochs"] = 4
