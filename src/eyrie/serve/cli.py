@@ -1,4 +1,4 @@
-"""`eyrie server VERB`: plan, start, begin, look, stop, status, prove, exec, lint."""
+"""`eyrie server VERB`: plan, start, begin, look, stop, status, prove, exec, node, lint."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def parser() -> argparse.ArgumentParser:
     become = verbs.add_parser("exec", help="become the server of a launch document (units run this)")
     become.add_argument("profile", choices=PROFILES)
     become.add_argument("--root", required=True)
+    node = verbs.add_parser("node", help="become this host's node of the Ray cluster (a unit runs this)")
+    node.add_argument("--root", required=True)
     lint = verbs.add_parser("lint", help="find what systemd would silently misread in unit and environment files")
     lint.add_argument("files", nargs="+")
     return top
@@ -43,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     verb = args.server_verb
-    if verb == "exec":
-        _exec(args)
+    if verb in ("exec", "node"):
+        _become(args)
     if verb == "lint":
         from eyrie.serve import lint
 
@@ -68,12 +70,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return verbs[verb](pipeline, args)
 
 
-def _exec(args: argparse.Namespace) -> NoReturn:
+def _become(args: argparse.Namespace) -> NoReturn:
     import sys
 
-    from eyrie.serve import execute
+    from eyrie.serve import cluster, execute
 
     try:
+        if args.server_verb == "node":
+            cluster.become(Path(args.root))
         execute.become(Path(args.root), args.profile)
     except EyrieError as error:
         print(f"eyrie: {error}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from eyrie.core.pipeline import Pipeline
 from eyrie.serve import engines, flags
 from eyrie.serve import settings as server_settings
 from eyrie.serve.engines.base import Request
-from eyrie.serve.settings import ServerSettings, api_host
+from eyrie.serve.settings import RAY_TOKEN, ServerSettings, api_host
 from eyrie.supervise.interpreter import python_path
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ def document(pipeline: Pipeline, profile: str, overrides: dict[str, Any] | None 
         "args": args,
         "argv": [*command, *engine.positional(request), *flags.words(engine.flag_words(args))],
         "environment": environment(pipeline, settings, device) | own.environment,
-        "secrets": settings.secrets,
+        "secrets": settings.secrets | ({RAY_TOKEN: settings.ray.token} if settings.ray.used else {}),
         "directory": str(folder(pipeline.root)),
         "base_url": f"http://{api_host(settings.host)}:{settings.port}",
         "port": settings.port,
@@ -136,12 +136,17 @@ def environment(pipeline: Pipeline, settings: ServerSettings, device: str) -> di
         "PATH": os.pathsep.join([str(Path(sys.prefix).resolve() / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]),
     }
     if device == "cpu":
-        found["VLLM_TARGET_DEVICE"] = "cpu"
+        if not settings.ray.seats:  # with an explicit target vLLM looks for no other platform, the seated one
+            found["VLLM_TARGET_DEVICE"] = "cpu"
         openmp = Path(sys.prefix).resolve() / "lib" / "libiomp5.so"
         if openmp.exists():
             found["LD_PRELOAD"] = str(openmp)
     else:
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if settings.ray.used:
+        from eyrie.serve import cluster
+
+        found |= cluster.environment(settings.ray)
     return found | python_path() | settings.environment
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from eyrie.core.pipeline import Pipeline
 
 PROFILES = ("baseline", "extract", "eagle3")
+#: the environment's name of the secret of a Ray cluster
+RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - a name
 #: arguments that Eyrie computes: a second source of them would contradict the first
 COMPUTED = {
     "model", "model_path", "served_model_name", "host", "port", "speculative_config", "kv_transfer_config",
@@ -66,6 +68,40 @@ class Profiles:
 
 
 @dataclass
+class Ray:
+    """The hosts that hold the target together (serve/cluster.py); fewer than two nodes = this host alone.
+
+    nodes: their addresses, the first one serves. own: this host's. port: of the cluster's first host. token: file
+    (mode 0600) with the secret that all of them share. seats: processes that a host without GPUs offers as if they
+    were some (for trials on CPUs); 0 = its GPUs.
+    """
+
+    nodes: list[str] = setting([])
+    own: str = ""
+    port: int = 6379
+    token: str = ""
+    seats: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.used:
+            return
+        if self.own not in self.nodes:
+            raise ValueError(f"own {self.own!r} is not among the nodes {', '.join(self.nodes)}.")
+        if len(set(self.nodes)) < len(self.nodes):
+            raise ValueError(f"nodes name an address twice: {', '.join(self.nodes)}.")
+        if not self.token:
+            raise ValueError("token names no file: whoever reaches a cluster without a token runs code in it.")
+
+    @property
+    def used(self) -> bool:
+        return len(self.nodes) > 1
+
+    @property
+    def address(self) -> str:
+        return f"{self.nodes[0]}:{self.port}"
+
+
+@dataclass
 class ServerSettings:
     """How the target is served on this host.
 
@@ -90,6 +126,7 @@ class ServerSettings:
     args: dict[str, Any] = setting({})
     endpoints: list[str] = setting([])
     user: str = ""
+    ray: Ray = field(default_factory=Ray)
     profiles: Profiles = field(default_factory=Profiles)
 
     def __post_init__(self) -> None:
@@ -98,6 +135,8 @@ class ServerSettings:
         for name in ("start_timeout_s", "stop_timeout_s", "release_timeout_s"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} must be at least 1 second.")
+        if self.ray.used and self.engine != "vllm":
+            raise ValueError("only vllm serves over several hosts (ray.nodes).")
         places = {"server": (self.args, self.environment)}
         for name in PROFILES:
             profile = getattr(self.profiles, name)

@@ -15,7 +15,7 @@ from eyrie.core.fingerprint import differences, short
 from eyrie.core.pipeline import Pipeline
 from eyrie.core.progress import Progress
 from eyrie.gates import server as server_gates
-from eyrie.serve import execute, gpu, identity, launch, ready, records
+from eyrie.serve import cluster, execute, gpu, identity, launch, ready, records
 from eyrie.serve import settings as server_settings
 from eyrie.serve.house import House, rotate
 from eyrie.serve.settings import PROFILES
@@ -125,6 +125,8 @@ def ensure(
     with records.one_switch(house.root, settings.start_timeout_s, note):
         started, seconds = not _serves(house, document), 0.0
         if started:
+            if settings.ray.used:
+                cluster.check(settings.ray, document["args"])
             note.begin(profile)
             try:
                 seconds = _switch(house, document, note)
@@ -258,7 +260,11 @@ def _stop_all(house: House, note: _Note) -> dict[str, int]:
         if pids:
             _reap(profile, pids, house.settings.stop_timeout_s, note)
         stopped |= pids
-    return gpu.wait_free(stopped, house.settings.release_timeout_s, note) if stopped else {}
+    if not stopped:
+        return {}
+    if house.settings.ray.used:
+        cluster.wait_free(house.settings.ray, house.settings.release_timeout_s, note)
+    return gpu.wait_free(stopped, house.settings.release_timeout_s, note)
 
 
 def _reap(profile: str, pids: set[int], stop_timeout_s: float, note: _Note) -> None:

@@ -49,6 +49,8 @@ class VLLM(Engine):
         }
         if target.trust_remote_code:
             args["trust_remote_code"] = True
+        if settings.ray.used:
+            args["distributed_executor_backend"] = "ray"
         if request.profile == "extract":
             args |= _extract(request)
         elif request.profile == "eagle3":
