@@ -46,6 +46,7 @@ def parallel(host, context):
     heads = int(context.target.get("num_attention_heads") or 0)
     vocabulary = int(context.target.get("vocab_size") or 0)
     count = int(context.expect["gpu_count"])
+    together = len((context.server.get("ray") or {}).get("nodes") or [])
     found = []
     for where, args in context.server_args():
         size = int(args.get("tensor_parallel_size") or 1)
@@ -61,13 +62,13 @@ def parallel(host, context):
                 "tensor parallel", "%s: vocabulary %d is padded for %d shards." % (where, vocabulary, size)
             )
         world = size * int(args.get("pipeline_parallel_size") or 1)
-        nodes = int(args.get("nnodes") or 1)
+        nodes = max(int(args.get("nnodes") or 1), together)
         if count and world > count * nodes:
             found += error(
                 "tensor parallel",
                 "%s wants %d GPUs, the profile has %d." % (where, world, count * nodes),
                 "The server would wait for ranks that never come.",
-                "Lower tensor_parallel_size or pipeline_parallel_size, or serve over several hosts (nnodes).",
+                "Lower tensor_parallel_size or pipeline_parallel_size, or serve over several hosts (eyrie_server_hosts).",
             )
     return _once(found)
 

@@ -160,8 +160,13 @@ def test_one_profile_s_own_size_is_looked_at_too(context: Any) -> None:
     spec["server"]["profiles"]["eagle3"]["args"]["tensor_parallel_size"] = 16
     (found,) = plan.parallel(RecordedHost(), context(spec=spec))
     assert "server.profiles.eagle3 wants 16 GPUs, the profile has 8" in found["what"]
+    assert plan.parallel(RecordedHost(), context(spec=_with(spec, nodes=["10.0.0.1", "10.0.0.2"]))) == []
     spec["server"]["profiles"]["eagle3"]["args"]["nnodes"] = 2
     assert plan.parallel(RecordedHost(), context(spec=spec)) == []
+
+
+def _with(spec: dict[str, Any], **ray: Any) -> dict[str, Any]:
+    return {**spec, "server": {**spec["server"], "ray": ray}}
 
 
 def test_the_hub_is_tried_only_when_the_model_must_come_from_it(context: Any) -> None:
