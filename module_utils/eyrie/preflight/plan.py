@@ -68,7 +68,7 @@ def parallel(host, context):
                 "tensor parallel",
                 "%s wants %d GPUs, the profile has %d." % (where, world, count * nodes),
                 "The server would wait for ranks that never come.",
-                "Lower tensor_parallel_size or pipeline_parallel_size, or serve over several hosts (eyrie_server_hosts).",
+                "Lower tensor_parallel_size or pipeline_parallel_size, or serve over more hosts (eyrie_server_hosts).",
             )
     return _once(found)
 
