@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eyrie.benchmark import drafts
 from eyrie.core import atomic, lock, registry
 from eyrie.core.errors import EyrieError, GateError, SpecError
 from eyrie.core.pipeline import Pipeline
@@ -24,8 +25,8 @@ SECRETS, DATA, ENVIRONMENT = "secrets", "data", "environment"
 KINDS = (SECRETS, DATA, ENVIRONMENT)
 #: folders below the root that belong to Eyrie, by what they are
 FOLDERS = {
-    DATA: ("runs", "models", "cache", "port", "state", "server"),
-    ENVIRONMENT: ("venv", "supervisor", "wheels"),
+    DATA: ("runs", "drafts", "prompts", "models", "cache", "port", "state", "server", "ray"),
+    ENVIRONMENT: ("venv", "supervisor", "wheels", "venvs"),  # the last one is what this runs in
 }
 #: tokens that tools leave on their own
 TOKEN_FILES = ("cache/hf/token", "cache/hf/stored_tokens")  # HF_HOME of the jobs
@@ -110,11 +111,23 @@ def _holdings(pipeline: Pipeline) -> Iterator[Holding]:
             yield Holding(
                 "hidden_states", label, size, len(found), safe, f"made again in {_spent(root, run, 'hidden_states')}"
             )
+    yield from _versions(root)
     models = root / "models"
     if models.is_dir() and any(models.iterdir()):
         yield Holding(
             "models", "", tree_bytes(models), sum(1 for _ in models.iterdir()), None, "brought again from their source"
         )
+
+
+def _versions(root: Path) -> Iterator[Holding]:
+    """Kept versions of the draft that no run here has (any more): those are saved with their run."""
+    for version in drafts.versions(root):
+        name = str(version["version"])
+        owners = [run for run in saved.runs(root) if (root / "runs" / run / "draft" / name).is_dir()]
+        if not owners:
+            folder = drafts.folder(root) / name
+            count = sum(1 for path in folder.rglob("*") if path.is_file())
+            yield Holding(f"drafts/{name}", "", tree_bytes(folder), count, False, "its run is gone")
 
 
 def _spent(root: Path, run: str, stage: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eyrie.benchmark import drafts
 from eyrie.core.errors import EyrieError, GateError, SpecError
 from eyrie.core.lock import Lock
 from eyrie.port import carry, manifest, teardown, teardown_cli
@@ -145,6 +146,37 @@ def test_foreign_files_and_what_links_lead_to_stay(hosts: Any, tmp_path: Path) -
     assert (elsewhere / "model.safetensors").read_text() == "shared"
     assert (root / "notes.txt").exists()
     assert answer["left"] == ["notes.txt"]
+
+
+def test_a_kept_version_goes_with_the_data_and_not_unasked_when_no_run_has_it(hosts: Any, tmp_path: Path) -> None:
+    hosts.run("alpha", "dataset")
+    root = hosts.alpha.root
+    weights = tmp_path / "checkpoint"
+    weights.mkdir()
+    (weights / "model.safetensors").write_text("weights")
+    for version, run in (("aaaaaaaaaaaa", "main"), ("bbbbbbbbbbbb", "gone")):
+        drafts.keep(root, version, weights, {"run": run})
+    (root / "runs" / "main" / "draft" / "aaaaaaaaaaaa").mkdir(parents=True)
+    (root / "prompts").mkdir()
+    lines = ask(hosts.alpha, "plan", accept=["dataset", "state"])
+    assert [item["key"] for item in lines["holdings"] if item["key"].startswith("drafts")] == ["drafts/bbbbbbbbbbbb"]
+    with pytest.raises(GateError, match=r"drafts/bbbbbbbbbbbb is not saved: .* its run is gone"):
+        ask(hosts.alpha, "wipe", what=["data"], accept=["dataset", "state"])
+    assert (root / "drafts" / "bbbbbbbbbbbb" / "model.safetensors").exists()
+    answer = ask(hosts.alpha, "wipe", what=["data"], accept=["dataset", "state", "drafts/bbbbbbbbbbbb"])
+    assert not (root / "drafts").exists()
+    assert answer["left"] == []
+
+
+def test_the_environment_goes_with_what_its_link_names(hosts: Any) -> None:
+    hosts.run("alpha", "dataset")
+    root = hosts.alpha.root
+    (root / "venvs" / "0123").mkdir(parents=True)
+    (root / "venv").symlink_to("venvs/0123")
+    ask(hosts.alpha, "wipe", what=["environment"], accept=["dataset", "state"])
+    assert not (root / "venvs").exists()
+    assert not (root / "venv").is_symlink()
+    assert (root / "runs").exists()
 
 
 @pytest.mark.parametrize("root", ["/", "/srv", "/home", "/nonexistent/eyrie"])
