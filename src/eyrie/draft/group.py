@@ -8,9 +8,12 @@ leader's last whole checkpoint is where the next run goes on, once it has been s
 
 from __future__ import annotations
 
+import dataclasses
+import ipaddress
 import json
 import os
 import re
+import socket
 import subprocess
 
 from eyrie.core.errors import EyrieError, SpecError
@@ -38,6 +41,53 @@ def rank_of(settings: DraftSettings, host: str) -> int:
 def follows(settings: DraftSettings, host: str) -> bool:
     """True on a host of a group that does not lead it."""
     return rank_of(settings, host) > 0
+
+
+def numbered(settings: DraftSettings, host: str) -> DraftSettings:
+    """The settings as this host uses them: names of hosts are replaced by numbers.
+
+    gloo names a peer by its number, and an interface is found by one. A host's own name may lead home only (Debian puts
+    it on 127.0.1.1), so its own number is the one that it has on the way to another host of the group. A name that
+    leads nowhere stays.
+    """
+    if len(settings.hosts) < 2:
+        return settings
+    leader, _, port = settings.rdzv_endpoint.rpartition(":")
+    leads, own, endpoint = not follows(settings, host), settings.local_addr, settings.rdzv_endpoint
+    others = [address for name, address in zip(settings.hosts, settings.addresses, strict=False) if name != host]
+    if own and not is_number(own):
+        own = own_on_the_way_to(leader if not leads else next(iter(others), "")) or own
+    if leads and is_number(own) and not is_number(leader):
+        endpoint = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
+    addresses = [number_of(address) for address in settings.addresses]
+    return dataclasses.replace(settings, local_addr=own, rdzv_endpoint=endpoint, addresses=addresses)
+
+
+def is_number(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def number_of(address: str) -> str:
+    """The first number that a name leads to; the name itself when it leads nowhere."""
+    try:
+        return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return address
+
+
+def own_on_the_way_to(address: str) -> str:
+    """This host's number on the route to another one, '' when there is none; nothing is sent."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def rendezvous(settings: DraftSettings, host: str, run_id: str) -> list[str]:

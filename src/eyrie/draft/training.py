@@ -28,7 +28,7 @@ class Training:
 
     def __init__(self, ctx: Context, work: Work, built: View, choice: hardware.Choice, watch: Watch, windowed: bool):
         self.ctx, self.work, self.built, self.choice, self.watch = ctx, work, built, choice, watch
-        self.settings: DraftSettings = ctx.settings
+        self.settings: DraftSettings = group.numbered(ctx.settings, ctx.pipeline.host)
         self.folder = ctx.out / "train"
         self.windowed = windowed
         self.feeding: feeding.Feeding | None = None

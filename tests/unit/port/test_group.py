@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from eyrie.core import spec
 from eyrie.core.errors import SpecError
 from eyrie.draft import group, launch
 from eyrie.draft.settings import DraftSettings
+
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:4711"
 
 
 def settings(**values: Any) -> DraftSettings:
@@ -65,6 +68,42 @@ def test_only_the_leader_listens_and_on_one_address(values: dict[str, Any], host
     assert group.listens_on(made, host) == address
     command = launch.command(made, Path("/x"), [], 8, host, "fp")
     assert command[1:5] == ["-m", "eyrie.draft.meeting", address, "--nproc-per-node"]
+
+
+@pytest.fixture
+def by_name(monkeypatch: pytest.MonkeyPatch) -> DraftSettings:
+    """A group whose hosts are known by name; on each its own name leads home only, as Debian's hosts file has it."""
+    known = {"a.example": "127.0.1.1", "b.example": "127.0.0.2"}
+    real = socket.getaddrinfo
+
+    def getaddrinfo(name: Any, *rest: Any, **more: Any) -> Any:
+        if str(name).endswith(".gone"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(known.get(name, name), *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    addresses = ["a.example", "b.example", "c.gone"]
+    return settings(addresses=addresses, rdzv_endpoint="a.example:29400", local_addr="a.example")
+
+
+def test_a_leader_known_by_name_listens_where_the_others_come_from(by_name: DraftSettings) -> None:
+    made = group.numbered(by_name, "a")
+    assert (made.local_addr, made.rdzv_endpoint) == ("127.0.0.1", "127.0.0.1:29400"), "not 127.0.1.1"
+    assert group.listens_on(made, "a") == "127.0.0.1"
+    assert made.addresses == ["127.0.1.1", "127.0.0.2", "c.gone"]
+    assert group.lost_hosts(made, CLOSED.format("127.0.0.2"), "a") == ["b"]
+
+
+def test_the_others_go_to_the_leader_by_its_name(by_name: DraftSettings) -> None:
+    made = group.numbered(spec.load(DraftSettings, {**vars(by_name), "local_addr": "b.example"}, "draft"), "b")
+    assert (made.local_addr, made.rdzv_endpoint) == ("127.0.0.1", "a.example:29400")
+
+
+def test_numbers_stand_and_so_does_a_name_without_a_way() -> None:
+    assert group.numbered(settings(), "a") == settings()
+    assert group.numbered(settings(hosts=[], local_addr="a.example"), "a").local_addr == "a.example"
+    assert group.numbered(settings(local_addr="a.example"), "a").local_addr == "a.example"
+    assert group.own_on_the_way_to("::1") in ("::1", "")
 
 
 def test_processes_of_one_host_talk_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +163,6 @@ def test_what_broke_is_said(said: str, code: str, why: str) -> None:
     assert error.code == code
     assert why in error.why
     assert "train.yml" in error.todo
-
-
-CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:4711"
 
 
 @pytest.mark.parametrize(
