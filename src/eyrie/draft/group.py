@@ -17,12 +17,16 @@ import socket
 import subprocess
 
 from eyrie.core.errors import EyrieError, SpecError
+from eyrie.draft import last_words
 from eyrie.draft.settings import DraftSettings
 from eyrie.draft.trainer import STOPPED
 
 LOOPBACK = "127.0.0.1"
 #: torch's words when not all hosts came to the rendezvous, or it could not be reached
 NOT_MET = ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "while trying to connect to")
+
+#: gloo's words for a peer that went away
+_ENDED = re.compile(r"by peer|refused|timed out|read error", re.I)
 
 
 def rank_of(settings: DraftSettings, host: str) -> int:
@@ -159,36 +163,56 @@ def broken(settings: DraftSettings, said: str, host: str = "", status: int = 1) 
             + ", ".join(settings.hosts)
             + " run the stage and reach that address; run train.yml again.",
         )
-    lost = ", ".join(lost_hosts(settings, said, host)) or "a host or its trainer"
-    what = f"the training of the group broke: {lost} was lost."
+    lost, failed = lost_hosts(settings, said, host), failed_host(settings, said)
+    what = f"the training of the group broke: {', '.join(lost) or 'a host or its trainer'} was lost."
+    if failed and not lost:
+        what = f"the training of the group broke: the trainer of {failed[0]} failed."
     if status < 0:
         what = f"the training of the group broke: the trainer of {host or 'this host'} was killed (signal {-status})."
     return EyrieError(
         what,
         where=", ".join(settings.hosts),
-        why=_reason(said),
+        why=failed[1] if failed and not lost else _reason(settings, said, lost),
         code="group-broken",
         todo="Bring the host back, or take it out of the group; train.yml resumes from the last whole checkpoint.",
     )
 
 
 def lost_hosts(settings: DraftSettings, said: str, host: str = "") -> list[str]:
-    """The other hosts whose connection ended, by the peers' addresses in a trainer's last words.
+    """The other hosts whose connection ended, by the peers' addresses in a trainer's last words and in the others'.
 
-    An address that several hosts share (all on one machine) names none of them.
+    One that left a word itself was not lost: it ended after another one. An address that several hosts share (all on
+    one machine) names none of them.
     """
-    ended = [line for line in said.splitlines() if re.search(r"by peer|refused|timed out|read error", line, re.I)]
+    ended = [line for line in said.splitlines() if _ENDED.search(line)]
+    spoke = _words(settings, said)
     found = []
     for name, address in zip(settings.hosts, settings.addresses, strict=False):
-        alone = settings.addresses.count(address) == 1 and name != host
+        alone = settings.addresses.count(address) == 1 and name != host and name not in spoke
         if alone and any(re.search(rf"(?<![\w.]){re.escape(address)}(?![\w.])", line) for line in ended):
             found.append(name)
     return found
 
 
-def _reason(said: str) -> str:
-    """The log's line that names the cause: a peer that went away, an exception, else the last one."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def failed_host(settings: DraftSettings, said: str) -> tuple[str, str] | None:
+    """Another host that failed by itself, and its word: one that tells of no connection that ended."""
+    return next((found for found in _words(settings, said).items() if not _ENDED.search(found[1])), None)
+
+
+def _words(settings: DraftSettings, said: str) -> dict[str, str]:
+    """{host: its last word} of the others, as a trainer's log has them."""
+    return {settings.hosts[rank]: word for rank, word in last_words.read(said).items() if rank < len(settings.hosts)}
+
+
+def _reason(settings: DraftSettings, said: str, lost: list[str]) -> str:
+    """The line that names the cause, be it the word of another host that heard of the loss; else the last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not last_words.read(line)]
+    words = [f"{name}: {word}" for name, word in _words(settings, said).items()]
+    for name in lost:
+        address = f"[{settings.addresses[settings.hosts.index(name)]}]"
+        found = [line for line in (*lines, *words) if address in line and _ENDED.search(line)]
+        if found:
+            return found[0][:400]
     for mark in ("closed by peer", "Connection reset", "Timed out", "RuntimeError", "Error:"):
         found = [line for line in lines if mark in line]
         if found:

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     folder, threads, marker, *arguments = argv
     assert marker == "--"
     _die_with_parent()
-    from eyrie.draft import backend, cpu_trainer
+    from eyrie.draft import backend, cpu_trainer, last_words
 
     backend.register()
     cpu_trainer.apply(int(threads))
@@ -42,7 +42,11 @@ def main(argv: list[str]) -> int:
 
     hooks = Hooks(Path(folder))
     hooks.install()
-    cli.main(TrainConfig.resolve(arguments))
+    try:
+        cli.main(TrainConfig.resolve(arguments))
+    except Exception as error:
+        last_words.exchange(error)
+        raise
     return STOPPED if hooks.stopped else 0
 
 

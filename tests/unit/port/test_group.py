@@ -14,7 +14,7 @@ import pytest
 
 from eyrie.core import spec
 from eyrie.core.errors import SpecError
-from eyrie.draft import group, launch
+from eyrie.draft import group, last_words, launch
 from eyrie.draft.settings import DraftSettings
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:4711"
@@ -183,6 +183,30 @@ def test_who_was_lost_is_named_by_its_address(addresses: list[str], peer: str, l
 def test_a_read_error_names_the_peer_before_it_says_what_happened() -> None:
     said = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:4711: Connection reset by peer"
     assert group.lost_hosts(settings(addresses=["10.0.0.1", "10.0.0.2", "10.0.0.3"]), said, "a") == ["b"]
+
+
+FOUR = {
+    "hosts": ["a", "b", "c", "d"],
+    "addresses": ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"],
+}
+
+
+def test_a_neighbour_that_ended_after_the_lost_one_is_not_called_lost() -> None:
+    """c was lost; its neighbours b and d ended by it, and the leader heard of b's end."""
+    said = "".join(last_words.SAID.format(rank, CLOSED.format("10.0.0.3")) for rank in (1, 3))
+    said += "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:4711: Connection reset by peer"
+    error = group.broken(settings(**FOUR), said, "a")
+    assert error.what == "the training of the group broke: c was lost."
+    assert error.why == "b: " + CLOSED.format("10.0.0.3"), "who heard of it"
+    only_two_left = said.replace("host 3", "host 2")  # c spoke as well: who was lost is not known
+    assert group.lost_hosts(settings(**FOUR), only_two_left, "a") == []
+
+
+def test_a_host_that_failed_by_itself_is_named_with_its_reason() -> None:
+    said = last_words.SAID.format(1, CLOSED.format("10.0.0.3")) + last_words.SAID.format(2, "RuntimeError: no memory")
+    error = group.broken(settings(**FOUR), said + CLOSED.format("10.0.0.2"), "a")
+    assert error.what == "the training of the group broke: the trainer of c failed."
+    assert error.why == "RuntimeError: no memory"
 
 
 def test_a_host_whose_own_trainer_was_killed_says_so() -> None:
