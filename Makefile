@@ -56,7 +56,7 @@ faults: $(VENV)/test $(NODE_TOOLS)/done ## every stage x every fault, planted se
 short-faults:
 	$(MAKE) faults SHORT=1
 
-molecule: $(VENV)/test ## the container scenarios: systemd, SSH; SCENARIO=port: two hosts, the real model, some minutes
+molecule: $(VENV)/test ## the container scenarios: systemd, SSH; SCENARIO=port, SCENARIO=group: two and four hosts, the real model, minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule/run $(SCENARIO)
 
 sbom: $(AUDIT)/done ## CycloneDX bills of materials of the controller's and the nodes' environments, in build/sbom
