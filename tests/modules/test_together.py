@@ -69,7 +69,7 @@ def composed(made: Path, host: str) -> dict[str, Any]:
 def test_each_host_knows_all_and_itself(made: Path, host: str, own: str) -> None:
     found = spec.load(ServerSettings, composed(made, host)["server"], "server").ray
     assert (found.used, found.nodes, found.own, found.address) == (True, ["10.0.0.1", "10.0.0.2"], own, "10.0.0.1:6379")
-    assert found.token == "/srv/80% $x/eyrie/secrets/ray_token"
+    assert found.token == "/srv/80% $x/eyrie/ray/token"
 
 
 def test_their_environment_holds_ray_beside_the_lock(made: Path) -> None:
@@ -84,5 +84,4 @@ def test_systemd_reads_the_units_as_they_are_meant(made: Path, unit: str) -> Non
     text = (made / f"{unit}.service").read_text()
     assert [finding for finding in lint.unit(text) if finding.level == lint.ERROR] == []
     assert "/srv/80%% $$x/eyrie" in next(line for line in text.splitlines() if line.startswith("ExecStart="))
-    assert "LoadCredential=ray_auth_token:" in text
     assert "eyrie/ray" in next(line for line in text.splitlines() if line.startswith("ReadWritePaths="))

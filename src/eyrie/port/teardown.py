@@ -29,7 +29,7 @@ FOLDERS = {
     ENVIRONMENT: ("venv", "supervisor", "wheels", "venvs"),  # the last one is what this runs in
 }
 #: tokens that tools leave on their own
-TOKEN_FILES = ("cache/hf/token", "cache/hf/stored_tokens")  # HF_HOME of the jobs
+TOKEN_FILES = ("cache/hf/token", "cache/hf/stored_tokens", "ray/token")  # HF_HOME of the jobs; the cluster's
 
 
 @dataclass(frozen=True)
