@@ -66,15 +66,17 @@ class Case:
         raise TimeoutError(f"{self.stage} did not get to its middle")
 
     def trained(self) -> float:
-        """Share of the training's steps that are done: seconds of a trainer say little on a busy machine."""
-        path = self.house.root / "runs" / "main" / "state" / "draft" / "progress.json"
-        try:
-            progress = json.loads(path.read_text())
-        except (OSError, ValueError):
-            return 0.0
-        return (
-            float(progress["done"]) / progress["total"] if progress["phase"] == "train" and progress["total"] else 0.0
-        )
+        """Share of the training's steps that are done, as the trainer itself tells it at every step."""
+        plan, done = {}, 0
+        for path in self.house.root.glob("runs/main/draft/*/train/metrics.jsonl"):
+            for line in path.read_text().splitlines():
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                plan = record.get("plan", plan)
+                done = record.get("global_step", done - 1) + 1 if "train" in record else done
+        return done / (plan["steps_per_epoch"] * plan["epochs"]) if plan else 0.0
 
     def finish(self, process: subprocess.Popen[bytes]) -> tuple[int, dict[str, Any]]:
         out, _ = process.communicate(timeout=LIMIT_S)
