@@ -22,7 +22,8 @@ make faults SHORT=1         # a dozen of them; part of `make test`
 A cell is the time that the next run needed to be up to date after the fault (0.1 to 0.3 s: the disturbed run itself had
 gone on to its end, and there was nothing left to do); **(+n)** are requests to the server that were asked again: those
 in flight, a repeated proof, and after a torn file what was cut off. `-`: the stage has no server. Measured in one run
-of 552 s on two CPU cores that other work shared: the counts are exact, the seconds are upper bounds.
+of 552 s on two CPU cores that other work shared (the draft's kill and restart by themselves): the counts are exact,
+the seconds are upper bounds.
 
 """
 
