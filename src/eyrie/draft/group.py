@@ -9,13 +9,10 @@ leader's last whole checkpoint is where the next run goes on, once it has been s
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
-import json
 import os
 import re
-import socket
-import subprocess
 
+from eyrie.core.addresses import interface_of, is_number, number_of, own_on_the_way_to
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.draft import last_words
 from eyrie.draft.settings import DraftSettings
@@ -67,33 +64,6 @@ def numbered(settings: DraftSettings, host: str) -> DraftSettings:
     return dataclasses.replace(settings, local_addr=own, rdzv_endpoint=endpoint, addresses=addresses)
 
 
-def is_number(address: str) -> bool:
-    try:
-        ipaddress.ip_address(address.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-def number_of(address: str) -> str:
-    """The first number that a name leads to; the name itself when it leads nowhere."""
-    try:
-        return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return address
-
-
-def own_on_the_way_to(address: str) -> str:
-    """This host's number on the route to another one, '' when there is none; nothing is sent."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(place)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
-
-
 def rendezvous(settings: DraftSettings, host: str, run_id: str) -> list[str]:
     """torchrun's options for this host. run_id: fingerprint and resume step.
 
@@ -126,18 +96,6 @@ def environment(settings: DraftSettings) -> dict[str, str]:
         name = interface_of(settings.local_addr) if settings.local_addr else ""
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name else ()
     return {variable: name for variable in names if variable not in os.environ}
-
-
-def interface_of(address: str) -> str:
-    """The network interface that has an address, '' when none has or it cannot be found out."""
-    try:
-        shown = subprocess.run(["ip", "-j", "addr"], check=True, capture_output=True, text=True, timeout=10).stdout
-        for link in json.loads(shown):
-            if any(entry.get("local") == address for entry in link.get("addr_info", [])):
-                return str(link["ifname"])
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
-        return ""
-    return ""
 
 
 def stopped(said: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eyrie.core import spec
+from eyrie.core import addresses, spec
 from eyrie.core.errors import SpecError
 from eyrie.draft import group, last_words, launch
 from eyrie.draft.settings import DraftSettings
@@ -103,7 +103,7 @@ def test_numbers_stand_and_so_does_a_name_without_a_way() -> None:
     assert group.numbered(settings(), "a") == settings()
     assert group.numbered(settings(hosts=[], local_addr="a.example"), "a").local_addr == "a.example"
     assert group.numbered(settings(local_addr="a.example"), "a").local_addr == "a.example"
-    assert group.own_on_the_way_to("::1") in ("::1", "")
+    assert addresses.own_on_the_way_to("::1") in ("::1", "")
 
 
 def test_processes_of_one_host_talk_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_without_the_tool_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) ->
         raise FileNotFoundError("ip")
 
     monkeypatch.setattr(subprocess, "run", missing)
-    assert group.interface_of("10.0.0.2") == ""
+    assert addresses.interface_of("10.0.0.2") == ""
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,18 @@ def test_the_server_is_told_of_the_cluster_and_not_of_its_secret(run: Any, tmp_p
     assert SECRET not in json.dumps(document)
 
 
+def test_names_of_hosts_become_the_numbers_that_ray_knows_them_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "number_of", {"alpha": "127.0.1.1", "beta": "10.0.0.2"}.__getitem__)
+    monkeypatch.setattr(cluster, "own_on_the_way_to", {"beta": "10.0.0.1"}.__getitem__)
+    found = cluster.numbered(settings(tmp_path, nodes=["alpha", "beta"], own="alpha"))
+    assert (found.nodes, found.own, found.address) == (["10.0.0.1", "10.0.0.2"], "10.0.0.1", "10.0.0.1:6379")
+    assert cluster.environment(settings(tmp_path, nodes=["alpha", "beta"], own="alpha"))["VLLM_HOST_IP"] == "10.0.0.1"
+    plain = settings(tmp_path)
+    assert cluster.numbered(plain) is plain
+
+
 def test_another_engine_has_no_cluster(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="only vllm serves over several hosts"):
         spec.load(ServerSettings, {"engine": "sglang", "ray": vars(settings(tmp_path))}, "server")
