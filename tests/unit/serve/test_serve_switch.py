@@ -188,7 +188,7 @@ def test_a_switch_that_was_cut_off_converges_and_remembers_what_served(run):
     )
     here = os.path.dirname(__file__)
     child = subprocess.Popen([sys.executable, "-c", code, str(it.root), str(it.port), here])
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while served(it) != ["eagle3"]:
         assert time.monotonic() < end
         time.sleep(0.1)
