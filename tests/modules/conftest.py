@@ -131,6 +131,18 @@ def spec_of(root: Path | str) -> dict[str, Any]:
     }
 
 
+#: two hosts of a group
+PAIR = {"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}
+
+
+def pair_inventory(folder: Path, **variables: Any) -> None:
+    """An inventory in a folder: PAIR as a group of a GPU profile, with its variables."""
+    hosts = {"all": {"children": {"rtx6000bw": {"children": {"pair": {"hosts": PAIR}}}}}}
+    (folder / "group_vars").mkdir(parents=True)
+    (folder / "hosts.json").write_text(json.dumps(hosts))
+    (folder / "group_vars" / "pair.json").write_text(json.dumps({"eyrie_profile": "pair", **variables}))
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """The root of a host whose node package is installed."""

@@ -11,19 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.modules.conftest import PAIR, pair_inventory
+
 PROJECT = Path(__file__).resolve().parents[2]
-HOSTS = {"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """{name: {own, other}}: a host's spec by its own variables, and the other's by hostvars, as a port reads it."""
     folder = tmp_path_factory.mktemp("pair")
-    hosts = {"all": {"children": {"rtx6000bw": {"children": {"pair": {"hosts": HOSTS}}}}}}
-    (folder / "hosts.json").write_text(json.dumps(hosts))
-    (folder / "group_vars").mkdir()
-    variables = {"eyrie_profile": "pair", "eyrie_group_serve": True, "eyrie_root": "/data/eyrie"}
-    (folder / "group_vars" / "pair.json").write_text(json.dumps(variables))
+    pair_inventory(folder, eyrie_group_serve=True, eyrie_root="/data/eyrie")
     shown = "{'own': eyrie_spec, 'other': hostvars['b' if inventory_hostname == 'a' else 'a'].eyrie_spec}"
     argv = [
         "ansible", "pair", "-i", "inventory", "-i", str(folder), "-c", "local", "-m", "ansible.builtin.copy",
@@ -34,7 +31,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     extra = ["-e", json.dumps({"ansible_python_interpreter": sys.executable})]
     done = subprocess.run([*argv, *extra], cwd=PROJECT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {name: json.loads((folder / f"{name}.json").read_text()) for name in HOSTS}
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in PAIR}
 
 
 def test_both_know_the_group_and_where_to_meet(seen: dict[str, Any]) -> None:

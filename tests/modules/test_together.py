@@ -14,9 +14,9 @@ import pytest
 from eyrie.core import spec
 from eyrie.serve import lint
 from eyrie.serve.settings import ServerSettings
+from tests.modules.conftest import pair_inventory
 
 PROJECT = Path(__file__).resolve().parents[2]
-HOSTS = {"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}
 PLAY = """
 - hosts: pair
   gather_facts: false
@@ -41,16 +41,12 @@ PLAY = """
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together")
-    hosts = {"all": {"children": {"rtx6000bw": {"children": {"pair": {"hosts": HOSTS}}}}}}
-    (folder / "inventory" / "group_vars").mkdir(parents=True)
-    (folder / "inventory" / "hosts.json").write_text(json.dumps(hosts))
-    variables = {
-        "eyrie_profile": "pair",
-        "eyrie_root": "/srv/80% $x/eyrie",
-        "eyrie_server_hosts": "{{ eyrie_group }}",
-        "eyrie_server_user": "eyrie",
-    }
-    (folder / "inventory" / "group_vars" / "pair.json").write_text(json.dumps(variables))
+    pair_inventory(
+        folder / "inventory",
+        eyrie_root="/srv/80% $x/eyrie",
+        eyrie_server_hosts="{{ eyrie_group }}",
+        eyrie_server_user="eyrie",
+    )
     (folder / "play.yml").write_text(PLAY)
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "inventory", "-i", folder / "inventory",

@@ -35,6 +35,11 @@ def own_on_the_way_to(address: str) -> str:
         return ""
 
 
+def talk_over(interface: str) -> dict[str, str]:
+    """The variables that hold gloo and NCCL to an interface; none for ''."""
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
+
+
 def interface_of(address: str) -> str:
     """The network interface that has an address, '' when none has or it cannot be found out."""
     try:

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 
-from eyrie.core.addresses import interface_of, is_number, number_of, own_on_the_way_to
+from eyrie.core.addresses import interface_of, is_number, number_of, own_on_the_way_to, talk_over
 from eyrie.core.errors import EyrieError, SpecError
 from eyrie.draft import last_words
 from eyrie.draft.settings import DraftSettings
@@ -94,8 +94,7 @@ def environment(settings: DraftSettings) -> dict[str, str]:
         name = "lo" if settings.processes > 1 else ""
     else:
         name = interface_of(settings.local_addr) if settings.local_addr else ""
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name else ()
-    return {variable: name for variable in names if variable not in os.environ}
+    return {variable: name for variable, name in talk_over(name).items() if variable not in os.environ}
 
 
 def stopped(said: str) -> bool:

@@ -7,7 +7,6 @@ alone. Before a server is touched the cluster must be whole, and its GPUs free b
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from eyrie.core import atomic, children, spec
-from eyrie.core.addresses import interface_of, is_number, number_of, own_on_the_way_to
+from eyrie.core.addresses import interface_of, talk_over
 from eyrie.core.errors import EyrieError, GateError
 from eyrie.serve import execute
 from eyrie.serve.cpu_platform import SEATS
@@ -41,22 +40,8 @@ def document_path(root: Path) -> Path:
     return root / "server" / "ray.json"
 
 
-def numbered(ray: Ray) -> Ray:
-    """The same with numbers in place of names: Ray and vLLM know nodes by them.
-
-    A host's own name may lead home only, so its own number is the one that it has on the way to another of the hosts.
-    """
-    if all(map(is_number, ray.nodes)):
-        return ray
-    other = next(node for node in ray.nodes if node != ray.own)
-    own = ray.own if is_number(ray.own) else own_on_the_way_to(other) or number_of(ray.own)
-    nodes = [own if node == ray.own else number_of(node) for node in ray.nodes]
-    return dataclasses.replace(ray, nodes=nodes, own=own)
-
-
 def environment(ray: Ray) -> dict[str, str]:
     """What a process needs to be let into the cluster, the secret left out."""
-    ray = numbered(ray)
     found = {
         "RAY_ADDRESS": ray.address,
         "RAY_AUTH_MODE": "token",
@@ -74,7 +59,7 @@ def seats(args: dict[str, Any]) -> int:
 
 def look(ray: Ray) -> Cluster:
     """The cluster as it is now. Raises EyrieError where it cannot be reached."""
-    secret, ray = execute.read_secret(RAY_TOKEN, Path(ray.token)), numbered(ray)
+    secret = execute.read_secret(RAY_TOKEN, Path(ray.token))
     try:
         done = subprocess.run(
             [venv_python(), "-m", "eyrie.serve.cluster_look", ray.address, ray.own],
@@ -103,7 +88,6 @@ def _unreachable(ray: Ray, why: str) -> EyrieError:
 
 def check(ray: Ray, args: dict[str, Any]) -> None:
     """Refuse a start while the cluster cannot hold the server. Raises GateError naming what is missing."""
-    ray = numbered(ray)
     found = look(ray)
     missing = [address for address in ray.nodes if address not in found.nodes]
     if missing:
@@ -164,9 +148,8 @@ def become(root: Path) -> NoReturn:
     value = atomic.read_json(document_path(root))
     if not isinstance(value, dict):
         raise EyrieError(f"there is no {document_path(root)}.", code="no-document", todo="Run playbooks/provision.yml.")
-    ray = numbered(spec.load(Ray, value, "server.ray"))
-    kept = {key: text for key, text in os.environ.items() if execute.INHERITED.fullmatch(key)}
-    found = {**kept, **environment(ray), **_of_workers(root, ray)}
+    ray = spec.load(Ray, value, "server.ray").numbered()
+    found = {**execute.inherited(), **environment(ray), **_of_workers(root, ray)}
     found[RAY_TOKEN] = execute.read_secret(RAY_TOKEN, Path(ray.token))
     del found["RAY_ADDRESS"]  # this is a node, not a client
     argv = node_command(ray, root)
@@ -176,12 +159,10 @@ def become(root: Path) -> NoReturn:
 def _of_workers(root: Path, ray: Ray) -> dict[str, str]:
     """What vLLM's workers take over from their node."""
     cache = root / "cache"
-    found = {
+    return {
         "HOME": str(cache / "home"),
         "HF_HUB_OFFLINE": "1",
         "VLLM_CACHE_ROOT": str(cache / "vllm"),
         "PATH": os.pathsep.join([str(Path(venv_python()).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+        **talk_over(interface_of(ray.own)),  # else gloo takes what the host's name leads to, which may be loopback
     }
-    if name := interface_of(ray.own):  # else gloo takes the address that the host's name has, which may be loopback
-        found |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
-    return found

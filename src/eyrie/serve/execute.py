@@ -126,10 +126,14 @@ def mark_of(root: Path, profile: str) -> str:
     return f"EYRIE_SERVER={root}:{profile}"
 
 
+def inherited() -> dict[str, str]:
+    """What is taken over from the supervisor's environment."""
+    return {key: value for key, value in os.environ.items() if INHERITED.fullmatch(key)}
+
+
 def _environment(root: Path, document: dict[str, Any]) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if INHERITED.fullmatch(key)}
     name, _, value = mark_of(root, document["profile"]).partition("=")
-    found = {**kept, **document["environment"], name: value}
+    found = {**inherited(), **document["environment"], name: value}
     if document["device"] == "cpu":
         cores = sorted(os.sched_getaffinity(0))
         found.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(str(core) for core in cores))

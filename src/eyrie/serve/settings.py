@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from eyrie.core import spec
+from eyrie.core.addresses import is_number, number_of, own_on_the_way_to
 from eyrie.core.errors import SpecError
 from eyrie.core.spec import setting
 
@@ -100,6 +102,18 @@ class Ray:
     def address(self) -> str:
         return f"{self.nodes[0]}:{self.port}"
 
+    def numbered(self) -> Ray:
+        """The same with numbers in place of names: Ray and vLLM know nodes by them.
+
+        A host's own name may lead home only, so its own number is the one that it has on the way to another host.
+        """
+        if all(map(is_number, self.nodes)):
+            return self
+        other = next(node for node in self.nodes if node != self.own)
+        own = self.own if is_number(self.own) else own_on_the_way_to(other) or number_of(self.own)
+        nodes = [own if node == self.own else number_of(node) for node in self.nodes]
+        return dataclasses.replace(self, nodes=nodes, own=own)
+
 
 @dataclass
 class ServerSettings:
@@ -174,8 +188,9 @@ def _refuse_secrets(where: str, names: list[str]) -> None:
 
 
 def load(pipeline: Pipeline) -> ServerSettings:
-    """The typed `spec.server` of a run."""
-    return spec.load(ServerSettings, pipeline.server, "server")
+    """The typed `spec.server` of a run; hosts of a cluster are known by number."""
+    found = spec.load(ServerSettings, pipeline.server, "server")
+    return dataclasses.replace(found, ray=found.ray.numbered()) if found.ray.used else found
 
 
 def api_host(host: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from eyrie.core import spec
 from eyrie.core.errors import EyrieError, GateError, SpecError
 from eyrie.serve import cluster, cluster_look, cpu_platform, launch
+from eyrie.serve import settings as server_settings
 from eyrie.serve.settings import Ray, ServerSettings
 
 NODES = ["10.0.0.1", "10.0.0.2"]
@@ -63,15 +64,17 @@ def test_the_server_is_told_of_the_cluster_and_not_of_its_secret(run: Any, tmp_p
 
 
 def test_names_of_hosts_become_the_numbers_that_ray_knows_them_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "number_of", {"alpha": "127.0.1.1", "beta": "10.0.0.2"}.__getitem__)
-    monkeypatch.setattr(cluster, "own_on_the_way_to", {"beta": "10.0.0.1"}.__getitem__)
-    found = cluster.numbered(settings(tmp_path, nodes=["alpha", "beta"], own="alpha"))
+    monkeypatch.setattr(server_settings, "number_of", {"alpha": "127.0.1.1", "beta": "10.0.0.2"}.__getitem__)
+    monkeypatch.setattr(server_settings, "own_on_the_way_to", {"beta": "10.0.0.1"}.__getitem__)
+    named = settings(tmp_path, nodes=["alpha", "beta"], own="alpha")
+    found = named.numbered()
     assert (found.nodes, found.own, found.address) == (["10.0.0.1", "10.0.0.2"], "10.0.0.1", "10.0.0.1:6379")
-    assert cluster.environment(settings(tmp_path, nodes=["alpha", "beta"], own="alpha"))["VLLM_HOST_IP"] == "10.0.0.1"
+    document = launch.document(run(ray=vars(named)).pipeline, "baseline")
+    assert document["environment"]["VLLM_HOST_IP"] == "10.0.0.1"
     plain = settings(tmp_path)
-    assert cluster.numbered(plain) is plain
+    assert plain.numbered() is plain
 
 
 def test_another_engine_has_no_cluster(tmp_path: Path) -> None:
