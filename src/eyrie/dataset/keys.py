@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import xxhash
 
 KEY_BYTES = 16
 BACKSLASH = 0x5C
+BLANKS = re.compile(b"  ")
 #: the key of a folded text; it only ever compares rows of one run
 digest: Callable[[bytes], bytes] = xxhash.xxh3_128_digest
 
@@ -26,25 +28,42 @@ def prompt_key(text: str) -> bytes:
     return digest(folded(text).encode("utf-8", "surrogatepass"))
 
 
-def text_key(text: bytes) -> bytes:
-    """The same of a text as it stands in JSON, its only escapes those that verbatim.CANONICAL names."""
-    plain = text
-    if BACKSLASH in plain:
-        plain = plain.replace(b"\\n", b" ")
-        if BACKSLASH in plain:
-            plain = plain.replace(b"\\t", b" ").replace(b'\\"', b'"')
-    if BACKSLASH in plain or not plain.isascii():  # a backslash of the text itself, or letters that fold otherwise
-        import orjson
+def text_keys(texts: list[bytes]) -> bytes:
+    """Keys of texts as they stand in JSON, their only escapes those that block.CANONICAL names: 16 bytes each.
 
-        return prompt_key(orjson.loads(text))
-    plain = plain[1:-1].strip().lower()
-    return digest(b" ".join(plain.split()) if b"  " in plain else plain)
+    They are folded together, one on a line: no text holds the end of a line, and that takes part in no folding.
+    """
+    if not texts:
+        return b""
+    joined = _unescaped(b"\n".join(texts))
+    if joined.isascii():
+        joined = joined.lower()
+        if BLANKS.search(joined):
+            while b"  " in joined:
+                joined = joined.replace(b"  ", b" ")
+        return b"".join([digest(text[1:-1].strip()) for text in joined.split(b"\n")])
+    folds = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", joined.decode()).casefold())
+    return b"".join([digest(" ".join(text[1:-1].split()).encode()) for text in folds.split("\n")])
+
+
+def _unescaped(joined: bytes) -> bytes:
+    """Texts without their escapes; ends of lines and tabulators are blanks."""
+    plain = joined.replace(b"\\n", b" ")
+    if BACKSLASH not in plain:
+        return plain
+    plain = joined.replace(b"\\\\", b"\0")  # no text holds this byte
+    return plain.replace(b"\\n", b" ").replace(b"\\t", b" ").replace(b'\\"', b'"').replace(b"\0", b"\\")
 
 
 def turns_key(messages: list[dict[str, Any]], turns: int) -> bytes:
     """Key of the first `turns` user turns."""
     texts = [message["content"] for message in messages if message["role"] == "user"][:turns]
     return digest("\x1f".join(map(folded, texts)).encode("utf-8", "surrogatepass"))
+
+
+def content_ids(conversations: list[bytes]) -> bytes:
+    """content_id of conversations without tools, 16 bytes each."""
+    return b"".join(map(digest, conversations))
 
 
 def content_id(conversation: bytes, tools: bytes = b"") -> bytes:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eyrie.core import atomic
 from eyrie.dataset.book import Book
-from eyrie.dataset.keys import KEY_BYTES, content_id
+from eyrie.dataset.keys import KEY_BYTES, content_id, content_ids
 
 BUCKETS = 64
 BUCKET_SHIFT = 2  # of the id's first byte
@@ -29,15 +30,16 @@ MIXED = {"id": KEY, "first": KEY, "key": KEY, "row": "<i8", "line": "<i8", "size
 class Rows:
     """Columns of the rows that a part will hold; all of one file.
 
-    keys: empty where the first turn alone makes two rows equal. tools: {index of the row: schemas}.
+    firsts, keys: 16 bytes a row; keys are empty where the first turn alone makes two rows equal. tools: {index of the
+    row: schemas}.
     """
 
     def __init__(self, file: int):
         self.file = file
-        self.firsts: list[bytes] = []
-        self.keys: list[bytes] = []
-        self.ordinals: list[int] = []
-        self.lines: list[int] = []
+        self.firsts = bytearray()
+        self.keys = bytearray()
+        self.ordinals = array("q")
+        self.lines = array("q")
         self.conversations: list[bytes] = []
         self.tools: dict[int, bytes] = {}
 
@@ -50,10 +52,11 @@ class Rows:
 
         tools = self.tools
         if tools:
-            found = [content_id(text, tools.get(index, b"")) for index, text in enumerate(self.conversations)]
+            texts = enumerate(self.conversations)
+            found = b"".join([content_id(text, tools.get(index, b"")) for index, text in texts])
         else:
-            found = [content_id(text) for text in self.conversations]
-        return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, KEY_BYTES)
+            found = content_ids(self.conversations)
+        return np.frombuffer(found, dtype=np.uint8).reshape(-1, KEY_BYTES)
 
 
 @dataclass
@@ -138,18 +141,15 @@ def _columns(rows: Rows, ids: Any, order: Any, signatures: Any) -> dict[str, byt
     """The columns as bytes, in the given order of rows; those that say nothing are left out."""
     import numpy as np
 
-    def keys(values: list[bytes]) -> bytes:
-        return bytes(np.frombuffer(b"".join(values), dtype=KEY)[order].tobytes())
-
-    def numbers(values: list[int]) -> bytes:
-        return bytes(np.array(values, dtype="<i8")[order].tobytes())
+    def column(values: Any, kind: str) -> bytes:
+        return bytes(np.frombuffer(values, dtype=kind)[order].tobytes())
 
     places = order.tolist()
     texts = [rows.conversations[index] for index in places]
-    found = {"id": ids[order].tobytes(), "first": keys(rows.firsts)}
+    found = {"id": ids[order].tobytes(), "first": column(rows.firsts, KEY)}
     if rows.keys:
-        found["key"] = keys(rows.keys)
-    found |= {"row": numbers(rows.ordinals), "line": numbers(rows.lines)}
+        found["key"] = column(rows.keys, KEY)
+    found |= {"row": column(rows.ordinals, "<i8"), "line": column(rows.lines, "<i8")}
     found["size"] = np.fromiter(map(len, texts), dtype="<i8", count=len(texts)).tobytes()
     tools = [rows.tools.get(index, b"") for index in places] if rows.tools else []
     if tools:

@@ -11,9 +11,10 @@ from typing import Any
 from eyrie.dataset import part as parts
 from eyrie.dataset import quick, tasks, verbatim
 from eyrie.dataset.adapters import Adapter
+from eyrie.dataset.block import Block
 from eyrie.dataset.book import Book
 from eyrie.dataset.formats import Shape
-from eyrie.dataset.keys import prompt_key, text_key, turns_key
+from eyrie.dataset.keys import prompt_key, text_keys, turns_key
 from eyrie.dataset.limits import Limits
 from eyrie.dataset.readers import NO_NOTES, Document, Lines, Reader, Record, Yaml, parse
 from eyrie.dataset.settings import Source
@@ -159,51 +160,35 @@ class Stretch:
 
     def _read_lines(self, book: Book, rows: parts.Rows, plain: verbatim.Way) -> tuple[int, bool]:
         """Take JSON lines, each by the shortest way that it allows; (records seen, whether that was the end)."""
+        import numpy as np
+
         source, add = self.source, self._adder(rows)
         base, bytes_limit = source.lines, source.position + tasks.PART_BYTES
-        others: list[tuple[bytes, int, int]] = []
         number = blank = misses = 0
         way: verbatim.Way | None = plain
         for data in self.blocks:
-            block = data.split(b"\n")
-            found = self._found(data, block, way) if way else [None] * len(block)
-            hits = [hit for hit in found if hit is not None]
+            block = Block(data)
+            hits, rest = way.block(block) if way else ([], list(range(block.count)))
+            others = {place: block.lines[place] for place in rest}
+            blanks = [place for place, line in others.items() if not line or line.isspace()]
+            places = np.arange(block.count)
+            ordinals = places + (number - blank) - np.searchsorted(blanks, places)
+            mine = np.delete(places, rest)
             rows.conversations += [text for text, _ in hits]
-            rows.firsts += [text_key(first) for _, first in hits]
-            if len(hits) == len(block):
-                rows.ordinals += range(number - blank, number - blank + len(block))
-                rows.lines += range(number + 1, number + 1 + len(block))
-                number += len(block)
-            else:
-                for line, hit in zip(block, found, strict=True):
-                    number += 1
-                    if hit is not None:
-                        rows.ordinals.append(number - blank - 1)
-                        rows.lines.append(number)
-                    elif not line or line.isspace():
-                        blank += 1
-                    else:
-                        misses += 1
-                        others.append((line, number - blank - 1, number))
-                for line, ordinal, place in others:
-                    self._take(*parse(line), ordinal, place, book, add)
-                others.clear()
+            rows.firsts += text_keys([first for _, first in hits])
+            rows.ordinals.frombytes(ordinals[mine].tobytes())
+            rows.lines.frombytes((mine + number + 1).tobytes())
+            for place in blanks:
+                del others[place]
+            for place, line in others.items():
+                self._take(*parse(line), int(ordinals[place]), number + place + 1, book, add)
+            number, blank, misses = number + block.count, blank + len(blanks), misses + len(others)
             source.lines = base + number
             if misses > TRIED and misses * 2 > number:
                 way = None  # these rows are not of that kind: only time would be lost
             if not self.task.whole and (number >= tasks.PART_ROWS or source.position >= bytes_limit):
                 return number - blank, False
         return number - blank, True
-
-    @staticmethod
-    def _found(data: bytes, block: list[bytes], way: verbatim.Way) -> list[tuple[bytes, bytes] | None]:
-        """What the shortest way makes of each line of a block."""
-        unclean = verbatim.unclean(data, block)
-        if unclean is None:
-            return [None] * len(block)
-        if unclean:
-            return [None if index in unclean else way(line) for index, line in enumerate(block)]
-        return list(map(way, block))
 
     def _read(self, book: Book, line_base: int, add: Callable[..., None]) -> tuple[int, bool]:
         """Adapt records and hand over (messages, tools, ordinal, line); (records seen, whether that was the end)."""
@@ -249,10 +234,10 @@ class Stretch:
             schemas = tools.encode() if tools else b""
             for message in messages:
                 if message["role"] == "user":
-                    rows.firsts.append(prompt_key(message["content"]))
+                    rows.firsts += prompt_key(message["content"])
                     break
             if turns > 1:
-                rows.keys.append(turns_key(messages, turns))
+                rows.keys += turns_key(messages, turns)
             if schemas:
                 rows.tools[len(rows)] = schemas
             rows.ordinals.append(ordinal)

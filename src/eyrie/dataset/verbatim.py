@@ -9,19 +9,89 @@ turns have a file of their own, verbatim_turns.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from eyrie.dataset.adapters import Adapter
+from eyrie.dataset.block import Block
 
-#: a line's (canonical conversation, first user text as JSON), or None
-Way = Callable[[bytes], "tuple[bytes, bytes] | None"]
+#: a row's canonical conversation and its first user text, as they stand in JSON
+Hit = tuple[bytes, bytes]
 
-QUOTE, BACKSLASH = 0x22, 0x5C
+QUOTE, BACKSLASH, BRACKET = 0x22, 0x5C, 0x5B
 #: bytes that only a text which is not blank begins with: visible ASCII, and the first bytes of other characters
 #: except those that some Unicode blank has too
 SOLID = (frozenset(range(0x21, 0x7F)) | frozenset(range(0xC3, 0xF5))) - {QUOTE, BACKSLASH, 0xE1, 0xE2, 0xE3}
-#: what may follow a backslash; the canonical form spells these escapes so, other characters as they are
-CANONICAL = b'n"\\t'
+
+
+class Form(NamedTuple):
+    """One of the forms that an adapter's rows may have: its decoder, and what makes a hit of a decoded row, or None.
+
+    listed: contents are lists of one text part; looks: tells of a row without such contents whether they are lists.
+    """
+
+    decoder: Any
+    say: Callable[[Any], Hit | None]
+    listed: bool = False
+    looks: Callable[[Any], bool] | None = None
+
+
+class Way:
+    """The way of an adapter. The form that fitted last is tried first: the rows of a file are mostly alike."""
+
+    def __init__(self, forms: list[Form]):
+        import msgspec
+
+        self.forms = forms
+        self.form = forms[0]
+        self._wrong = msgspec.MsgspecError
+
+    def block(self, block: Block) -> tuple[list[Hit], list[int]]:
+        """The hits among a block's lines, in their order, and the indices of all other lines."""
+        unclean = block.unclean()
+        if unclean is None:
+            return [], list(range(block.count))
+        found = self._rows(block)
+        if not unclean and None not in found:
+            return found, []  # type: ignore[return-value]
+        for index in unclean:
+            found[index] = None
+        for index, hit in enumerate(found):
+            if hit is None and index not in unclean:
+                found[index] = self.line(block.lines[index])
+        return [hit for hit in found if hit], [index for index, hit in enumerate(found) if not hit]
+
+    def _rows(self, block: Block) -> list[Hit | None]:
+        """What the present form makes of all lines at once; nothing where one of them does not fit."""
+        try:
+            rows = self.form.decoder.decode_lines(block.data)
+        except self._wrong:
+            rows = []
+        if len(rows) != block.count:  # no row spans lines and no line is blank, then
+            return [None] * block.count
+        return list(map(self.form.say, rows))
+
+    def line(self, line: bytes) -> Hit | None:
+        """What a clean line gives, in whichever form it fits."""
+        row = self._read(line, listed=False)
+        if row is None:
+            return None
+        found = self.form.say(row)
+        looks = self.form.looks
+        if found is None and looks and looks(row) and (row := self._read(line, listed=True)) is not None:
+            found = self.form.say(row)
+        return found
+
+    def _read(self, line: bytes, listed: bool) -> Any:
+        """The row in the present form, or in the first form that fits; None where none does."""
+        for form in (*(() if listed else (self.form,)), *self.forms):
+            if form.listed or not listed:
+                try:
+                    row = form.decoder.decode(line)
+                except self._wrong:
+                    continue
+                self.form = form
+                return row
+        return None
 
 
 def way(adapter: Adapter) -> Way | None:
@@ -31,45 +101,10 @@ def way(adapter: Adapter) -> Way | None:
     if adapter.kind in ("messages", "sharegpt"):
         from eyrie.dataset import verbatim_turns
 
-        return verbatim_turns.way(adapter)
+        return Way(verbatim_turns.forms(adapter))
     makers = {"pair": _pair, "prompt": _prompt}
     maker = makers.get(adapter.kind)
-    return maker(adapter) if maker else None
-
-
-def unclean(data: bytes, lines: list[bytes]) -> set[int] | None:
-    """Indices of the lines of a block that may hold an escape in another spelling; None: no line can be trusted.
-
-    An escaped backslash before other than what CANONICAL holds is taken for such an escape too: that costs time only.
-    """
-    import numpy as np
-
-    if not data.isascii() and not _is_utf8(data):
-        return None
-    array = np.frombuffer(data, dtype=np.uint8)
-    escapes = array[:-1] == BACKSLASH
-    if not escapes.any():
-        return set()
-    behind = array[1:]
-    for byte in CANONICAL:
-        escapes &= behind != byte
-        if not escapes.any():
-            return set()
-    ends = np.cumsum(np.fromiter(map(len, lines), dtype=np.int64, count=len(lines)) + 1)
-    return set(np.searchsorted(ends, np.flatnonzero(escapes), side="right").tolist())
-
-
-def _is_utf8(data: bytes) -> bool:
-    import numpy as np
-    import pyarrow as pa
-
-    ends = np.array([0, len(data)], dtype=np.int64)
-    text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return Way([maker(adapter)]) if maker else None
 
 
 def blank(text: bytes) -> bool:
@@ -90,13 +125,13 @@ def _never() -> Any:
 
 
 def decoder(name: str, fields: dict[str, tuple[Any, ...]], strict: bool = False) -> tuple[Any, Any]:
-    """(struct type, decode) of members {key: (type,) or (type, default)}; their attributes are f0, f1, ..."""
+    """(struct type, decoder) of members {key: (type,) or (type, default)}; their attributes are f0, f1, ..."""
     import msgspec
 
     names = {f"f{number}": key for number, key in enumerate(fields)}
     defined = [(short, *fields[key]) for short, key in names.items()]
     kind = msgspec.defstruct(name, defined, rename=names, gc=False, forbid_unknown_fields=strict)
-    return kind, msgspec.json.Decoder(kind).decode
+    return kind, msgspec.json.Decoder(kind)
 
 
 def special(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
@@ -113,20 +148,16 @@ def tags_of(adapter: Adapter) -> list[tuple[int, bytes]]:
     return [(tag[0], tag) for tag in tags]
 
 
-def _pair(adapter: Adapter) -> Way:
+def _pair(adapter: Adapter) -> Form:
     import msgspec
 
     prompt, response = adapter.prompt[0], adapter.response[0]
     longer = special([*adapter.system, *adapter.tools, *adapter.reasoning, *adapter.input, "metadata"])
     decode = decoder("Row", {prompt: (msgspec.Raw,), response: (msgspec.Raw,), **longer})[1]
     tags = tags_of(adapter)
-    solid, wrong = SOLID, msgspec.MsgspecError
+    solid = SOLID
 
-    def plain(line: bytes) -> tuple[bytes, bytes] | None:
-        try:
-            row = decode(line)
-        except wrong:
-            return None
+    def say(row: Any) -> Hit | None:
         asked, answer = bytes(row.f0), bytes(row.f1)
         for text in (asked, answer):
             if text[0] != QUOTE or (text[1] not in solid and blank(text)):
@@ -136,23 +167,20 @@ def _pair(adapter: Adapter) -> Way:
                 return None
         return b'[{"role":"user","content":%b},{"role":"assistant","content":%b}]' % (asked, answer), asked
 
-    return plain
+    return Form(decode, say)
 
 
-def _prompt(adapter: Adapter) -> Way:
+def _prompt(adapter: Adapter) -> Form:
     import msgspec
 
     longer = special([*adapter.system, *adapter.tools, *adapter.reasoning, "metadata"])
     decode = decoder("Row", {adapter.prompt[0]: (msgspec.Raw,), **longer})[1]
-    solid, wrong = SOLID, msgspec.MsgspecError
+    solid = SOLID
 
-    def plain(line: bytes) -> tuple[bytes, bytes] | None:
-        try:
-            text = bytes(decode(line).f0)
-        except wrong:
-            return None
+    def say(row: Any) -> Hit | None:
+        text = bytes(row.f0)
         if text[0] != QUOTE or (text[1] not in solid and blank(text)):
             return None
         return b'[{"role":"user","content":%b}]' % text, text
 
-    return plain
+    return Form(decode, say)

@@ -13,15 +13,14 @@ from typing import Any, Literal
 from eyrie.dataset.adapters import Adapter
 from eyrie.dataset.quick import flat
 from eyrie.dataset.turn import REASONING_KEYS
-from eyrie.dataset.verbatim import QUOTE, SOLID, Way, blank, decoder, special, tags_of
+from eyrie.dataset.verbatim import BRACKET, QUOTE, SOLID, Form, Hit, blank, decoder, special, tags_of
 
 USER = ("user", "human")
 ASSISTANT = ("assistant", "gpt")
-BRACKET = 0x5B
 SYSTEM = b'[{"role":"system","content":'
 
 Pieces = list[bytes]
-Say = Callable[[Any], "tuple[bytes, bytes] | None"]
+Say = Callable[[Any], "Hit | None"]
 
 
 class States:
@@ -42,11 +41,11 @@ class States:
         self.answered["tool"] = resulted["tool"] = (b'},{"role":"tool","content":', resulted, "tool")
 
 
-def way(adapter: Adapter) -> Way:
-    """The way of an adapter whose rows are lists of turns."""
+def forms(adapter: Adapter) -> list[Form]:
+    """The forms of an adapter whose rows are lists of turns."""
     import msgspec
 
-    raw, wrong = msgspec.Raw, msgspec.MsgspecError
+    raw = msgspec.Raw
     column = adapter.conversation[0]
     systems = {name: (raw, None) for name in adapter.system}
     longer = special([*adapter.tools, *adapter.reasoning, "metadata"])
@@ -54,7 +53,7 @@ def way(adapter: Adapter) -> Way:
     part, _ = decoder("Part", {"text": (raw,), "type": (Literal["text"],)}, strict=True)
     told = [f"f{number}" for number in range(1, 1 + len(systems))]
     states, tags = States(), tags_of(adapter)
-    forms: list[tuple[Any, Say, bool]] = []
+    found: list[Form] = []
     for listed, more, say in (
         (False, {}, _spoken(told, states, tags, listed=False, thinks=False)),
         (False, thoughts, _spoken(told, states, tags, listed=False, thinks=True)),
@@ -67,35 +66,8 @@ def way(adapter: Adapter) -> Way:
             turn, _ = decoder("Turn", {role: (str,), content: (kind,), **more}, strict=True)
             turns = types.GenericAlias(list, (turn,))
             _, decode = decoder("Row", {column: (turns,), **systems, **longer})
-            forms.append((decode, say, listed))
-    decode, say, _ = forms[0]
-
-    def read(line: bytes, lists: bool) -> Any:
-        """The row in the first form that fits, which is then tried first; None where none does."""
-        nonlocal decode, say
-        for form in forms:
-            if form[2] or not lists:
-                try:
-                    row = form[0](line)
-                except wrong:
-                    continue
-                decode, say, _ = form
-                return row
-        return None
-
-    def plain(line: bytes) -> tuple[bytes, bytes] | None:
-        try:
-            row = decode(line)
-        except wrong:
-            row = read(line, lists=False)
-            if row is None:
-                return None
-        found = say(row)
-        if found is None and _lists(row) and (row := read(line, lists=True)) is not None:
-            found = say(row)
-        return found
-
-    return plain
+            found.append(Form(decode, say, listed, _lists))
+    return found
 
 
 def _lists(row: Any) -> bool:
@@ -127,7 +99,7 @@ def _spoken(names: list[str], states: States, tags: list[tuple[int, bytes]], lis
     """Turns of questions and answers."""
     solid = SOLID
 
-    def say(row: Any) -> tuple[bytes, bytes] | None:
+    def say(row: Any) -> Hit | None:
         begun = _begun(row, names, states)
         if begun is None:
             return None
@@ -181,7 +153,7 @@ def _called(names: list[str], states: States, tags: list[tuple[int, bytes]]) -> 
     """Turns among which there are calls in the wire form, each with an id of its own, and their results."""
     solid = SOLID
 
-    def say(row: Any) -> tuple[bytes, bytes] | None:
+    def say(row: Any) -> Hit | None:
         begun = _begun(row, names, states)
         if begun is None:
             return None

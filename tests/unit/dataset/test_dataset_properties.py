@@ -383,14 +383,15 @@ def test_the_shortest_way_agrees_with_the_long_one(value, adapter, data):
     import orjson
 
     from eyrie.dataset import verbatim
-    from eyrie.dataset.keys import text_key
+    from eyrie.dataset.block import Block
+    from eyrie.dataset.keys import text_keys
 
     line = written(mended(value, []), data)
     mine = Adapter(source(adapter=adapter))
     way = verbatim.way(mine)
-    if way is None or verbatim.unclean(line, [line]) != set():
+    if way is None or Block(line).unclean() != set():
         return
-    found = way(line)
+    found = way.line(line)
     if found is not None:
         parsed, fault, notes = readers.parse(line)
         assert (fault, notes) == ("", [])
@@ -398,7 +399,7 @@ def test_the_shortest_way_agrees_with_the_long_one(value, adapter, data):
         assert (found[0], None, []) == (orjson.dumps(messages), tools, notes)
         first = next(message["content"] for message in messages if message["role"] == "user")
         assert json.loads(found[1]) == first
-        assert text_key(found[1]) == prompt_key(first)
+        assert text_keys([found[1]]) == prompt_key(first)
 
 
 @given(
@@ -415,27 +416,67 @@ def test_a_text_passes_through_only_as_the_canonical_form_spells_it(pieces, brok
     import orjson
 
     from eyrie.dataset import verbatim
+    from eyrie.dataset.block import Block
 
     text = "".join(pieces).encode() + (b"\xff" if broken else b"")
     line = b'{"prompt":"x%b","n":"%b"}' % (text, text)
     lines = [b'{"prompt":"before"}', line, b'{"prompt":"behind"}']
-    flagged = verbatim.unclean(b"\n".join(lines), lines)
+    flagged = Block(b"\n".join(lines)).unclean()
     assert (flagged is None) == broken
-    found = verbatim.way(Adapter(source(adapter="prompt")))(line) if flagged is not None else None
+    found = verbatim.way(Adapter(source(adapter="prompt"))).line(line) if flagged is not None else None
     if flagged is not None:
         assert flagged <= {1}
     if found and 1 not in flagged:
         assert found[0] == orjson.dumps([{"role": "user", "content": orjson.loads(line)["prompt"]}])
 
 
+@given(
+    values=st.lists(st.one_of(plain_row, st.just(None)), max_size=8), adapter=st.sampled_from(ADAPTERS), data=st.data()
+)
+@settings(max_examples=1000, deadline=None)
+def test_a_block_gives_what_its_lines_give_one_by_one(values, adapter, data):
+    """Blank lines, broken ones and rows of several forms among them; a row that spans lines belongs to none."""
+    from eyrie.dataset import verbatim
+    from eyrie.dataset.block import Block
+
+    lines = [b"" if value is None else written(mended(value, []), data) for value in values]
+    if data.draw(st.booleans()):
+        lines = b"\n".join(lines).replace(b",", b",\n", 1).split(b"\n")
+    mine = Adapter(source(adapter=adapter))
+    if verbatim.way(mine) is None or not lines:
+        return
+    block = Block(b"\n".join(lines))
+    assert (block.count, block.lines) == (len(lines), lines)
+    alone = [verbatim.way(mine).line(line) if Block(line).unclean() == set() else None for line in lines]
+    hits, rest = verbatim.way(mine).block(block)
+    assert hits == [hit for hit in alone if hit]
+    assert rest == [index for index, hit in enumerate(alone) if not hit]
+
+
+FOLDED = ["a", "B", " ", "  ", "\n", "\t", '"', "\\", "\\n", "n", "\x7f", "\u00e9", "e\u0301", "\uff21", "\u00a0"]
+FOLDED += ["\uff02", "\u2028", "\u00df", "\u0130", "\ufb01", "\uac00", "\u1100\u1161", "\u03c2", "\u00b4", "\u0301"]
+
+
+@given(st.lists(st.lists(st.sampled_from(FOLDED), max_size=6).map("".join), max_size=5))
+@settings(max_examples=2000, deadline=None)
+def test_texts_are_keyed_together_as_they_are_one_by_one(texts):
+    import orjson
+
+    from eyrie.dataset.keys import text_keys
+
+    assert text_keys([orjson.dumps(text) for text in texts]) == b"".join(map(prompt_key, texts))
+
+
 def test_plain_rows_do_take_the_shortest_way():
     from dataset_toy import chat
 
     from eyrie.dataset import verbatim
+    from eyrie.dataset.block import Block
 
     def takes(row, **entry):
-        line = json.dumps(row).encode()
-        return verbatim.unclean(line, [line]) == set() and verbatim.way(Adapter(source(**entry)))(line) is not None
+        block = Block(json.dumps(row).encode())
+        hits, _ = verbatim.way(Adapter(source(**entry))).block(block)
+        return bool(hits)
 
     parts = [
         {"role": role, "content": [{"type": "text", "text": text}]}
@@ -461,6 +502,32 @@ def test_plain_rows_do_take_the_shortest_way():
     )
     assert takes({"prompt": "q"}, adapter="prompt")
     assert not takes(chat("q", None))
+
+
+def test_lines_of_a_block_are_decoded_together_though_one_is_of_another_kind():
+    from dataset_toy import chat
+
+    from eyrie.dataset import verbatim
+    from eyrie.dataset.block import Block
+
+    way = verbatim.way(Adapter(source()))
+    asked = []
+    decoder, way.form = way.form.decoder, way.form._replace(decoder=None)
+
+    class Counting:
+        def decode_lines(self, data):
+            asked.append("block")
+            return decoder.decode_lines(data)
+
+        def decode(self, line):
+            asked.append("line")
+            return decoder.decode(line)
+
+    way.form = way.form._replace(decoder=Counting())
+    rows = [chat("q1", "a1"), chat("q2", None), chat("q3", "\\frac{1}{2}"), chat("q4", "a4")]
+    hits, rest = way.block(Block("\n".join(map(json.dumps, rows)).encode()))
+    assert [json.loads(first) for _, first in hits] == ["q1", "q3", "q4"]
+    assert (rest, asked) == ([1], ["block", "line"])
 
 
 def test_plain_rows_do_take_the_short_way():

@@ -1,0 +1,59 @@
+"""A block of lines: how many there are, each of them, and which may hold an escape that is spelled in another way."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+NEWLINE, BACKSLASH = 0x0A, 0x5C
+#: what may follow a backslash; the canonical form spells these escapes so, other characters as they are
+CANONICAL = b'n"\\t'
+
+
+class Block:
+    """Whole lines, without the last one's end; they are only cut apart where one of them is looked at."""
+
+    def __init__(self, data: bytes):
+        import numpy as np
+
+        self.data = data
+        self._array = np.frombuffer(data, dtype=np.uint8)
+        self.count = int(np.count_nonzero(self._array == NEWLINE)) + 1
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return self.data.split(b"\n")
+
+    def unclean(self) -> set[int] | None:
+        """Indices of the lines that hold an escape in another spelling; None: no line can be trusted."""
+        import numpy as np
+
+        if not self.data.isascii() and not _is_utf8(self.data):
+            return None
+        array = self._array
+        slashes = array[:-1] == BACKSLASH
+        if not slashes.any():
+            return set()
+        behind, others = array[1:], slashes.copy()
+        for byte in CANONICAL:
+            others &= behind != byte
+            if not others.any():
+                return set()
+        places = np.flatnonzero(others)
+        runs = np.flatnonzero(slashes)
+        runs = runs[np.diff(runs, prepend=-2) != 1]  # of backslashes, of which every second is text
+        places = places[(places - runs[np.searchsorted(runs, places, side="right") - 1]) % 2 == 0]
+        ends = np.cumsum(np.fromiter(map(len, self.lines), dtype=np.int64, count=self.count) + 1)
+        return set(np.searchsorted(ends, places, side="right").tolist())
+
+
+def _is_utf8(data: bytes) -> bool:
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.array([0, len(data)], dtype=np.int64)
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
