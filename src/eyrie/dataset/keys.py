@@ -41,9 +41,9 @@ def text_keys(texts: list[bytes]) -> bytes:
         if BLANKS.search(joined):
             while b"  " in joined:
                 joined = joined.replace(b"  ", b" ")
-        return b"".join([digest(text[1:-1].strip()) for text in joined.split(b"\n")])
+        return b"".join([digest(text.strip()) for text in joined[1:-1].split(b'"\n"')])
     folds = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", joined.decode()).casefold())
-    return b"".join([digest(" ".join(text[1:-1].split()).encode()) for text in folds.split("\n")])
+    return b"".join([digest(" ".join(text.split()).encode()) for text in folds[1:-1].split('"\n"')])
 
 
 def _unescaped(joined: bytes) -> bytes:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eyrie.core import atomic
 from eyrie.dataset import columns, mix
 from eyrie.dataset import part as parts
 from eyrie.dataset.keys import content_id
+from eyrie.dataset.sink import Sink
 from eyrie.dataset.unit import Unit
 
-ROW_GROUP = 1 << 16
 FEW = 8  # rows are read one by one where at most one in so many of a stretch is wanted
 
 Run = tuple[int, int, int]  # a part's index, and rows [from, to) of all
@@ -36,92 +34,6 @@ def schema(evaluation: bool = False) -> Any:
     return pa.schema([*fields, pa.field("set", pa.string(), nullable=False)] if evaluation else fields)
 
 
-class Sink:
-    """A Parquet file that appears under its name only when it is whole; counts rows and bytes.
-
-    What the encoder gives is written and hashed by a thread of its own, beside the encoding.
-    """
-
-    WAITING = 32  # pieces (of a page, at most some megabytes) that may wait for the disk
-    FLUSH = 64 << 20  # bytes after which the disk is set to work, so that the end has little to wait for
-
-    def __init__(self, path: Path, fields: Any):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self.path, self.rows, self.size = path, 0, 0
-        self.temporary = path.with_name(f".{path.name}.tmp")
-        self._digest = hashlib.sha256()
-        self._raw = open(self.temporary, "wb", buffering=0)  # noqa: SIM115 - closed by finish or abandon
-        self._hand = ThreadPoolExecutor(1)
-        self._waiting: deque[Future[None]] = deque()
-        self._unflushed = 0
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self, mode="w"),
-            fields,
-            compression="snappy",
-            use_dictionary=["source"] + (["set"] if "set" in fields.names else []),
-            write_statistics=False,
-            store_schema=False,
-        )
-
-    # what pa.PythonFile needs
-    closed = False
-
-    def write(self, data: Any) -> int:
-        self._waiting.append(self._hand.submit(self._put, data))
-        self._await(self.WAITING)
-        self.size += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        return None
-
-    def tell(self) -> int:
-        return self.size
-
-    def close(self) -> None:
-        return None
-
-    def _put(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self._raw.write(left) :]
-        self._digest.update(data)
-        self._unflushed += len(data)
-        if self._unflushed >= self.FLUSH:
-            os.fdatasync(self._raw.fileno())
-            self._unflushed = 0
-
-    def _await(self, waiting: int) -> None:
-        """Wait until no more pieces than this are on their way; raises what became of them."""
-        while len(self._waiting) > waiting:
-            self._waiting.popleft().result()
-
-    def add(self, table: Any) -> None:
-        """Append rows as one row group."""
-        if not table.num_rows:
-            return
-        self._writer.write_table(table, row_group_size=ROW_GROUP)
-        self.rows += table.num_rows
-
-    def finish(self) -> dict[str, Any]:
-        """Close durably under the final name; {rows, bytes, sha256}."""
-        self._writer.close()
-        self._await(0)
-        self._hand.shutdown()
-        os.fsync(self._raw.fileno())
-        self._raw.close()
-        os.replace(self.temporary, self.path)
-        atomic.fsync_dir(self.path.parent)
-        return {"rows": self.rows, "bytes": self.size, "sha256": self._digest.hexdigest()}
-
-    def abandon(self) -> None:
-        self._hand.shutdown(cancel_futures=True)
-        self._raw.close()
-        self.temporary.unlink(missing_ok=True)
-
-
 def write(
     out: Path,
     units: list[Unit],
@@ -132,30 +44,21 @@ def write(
     tick: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
     """Write both files; {file name: {rows, bytes, sha256}}. tick is called with the rows written so far."""
+    import pyarrow as pa
+
     train, evaluation = Sink(out / "train.parquet", schema()), Sink(out / "eval.parquet", schema(True))
     try:
-        import pyarrow as pa
-
         held: list[Any] = []
-        with ThreadPoolExecutor(1) as encoder:  # one bucket is encoded while the next one is read
-            under_way: Future[None] | None = None
-            for table, places in buckets(units, keys, chosen, seed):
-                mine = _of(table, places, mix.HELDOUT)
-                if mine.num_rows:
-                    held.append(mine)
-                rows = _of(table, places, mix.TRAIN)
-                if under_way is not None:
-                    under_way.result()
-                under_way = encoder.submit(train.add, rows)
-                tick(train.rows)
-            if under_way is not None:
-                under_way.result()
-
-        evaluation.add(
-            pa.concat_tables(
-                [_with_set(table, "heldout") for table in held] + [_with_set(_open_table(open_prompts), "open")]
-            )
+        for table, places in buckets(units, keys, chosen, seed):  # one is read while others are encoded
+            mine = _of(table, places, mix.HELDOUT)
+            if mine.num_rows:
+                held.append(mine)
+            train.add(partial(_of, table, places, mix.TRAIN))
+            tick(train.rows)
+        last = pa.concat_tables(
+            [_with_set(table, "heldout") for table in held] + [_with_set(_open_table(open_prompts), "open")]
         )
+        evaluation.add(lambda: last)
         return {sink.path.name: sink.finish() for sink in (train, evaluation)}
     except BaseException:
         train.abandon()

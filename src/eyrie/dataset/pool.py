@@ -16,11 +16,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from eyrie.core.errors import EyrieError
-from eyrie.dataset import worker
+from eyrie.dataset import memory, worker
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LOOK_S = 0.5
-ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 Order = tuple[Hashable, str, tuple[Any, ...]]
 Event = tuple[Hashable, str, Any]
@@ -30,16 +29,9 @@ def warm() -> None:
     """Start the process that workers are forked from (eyrie.dataset.warm); it ends with this one."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["eyrie.dataset.warm"])
-    before = os.environ.get(ARROW_POOL)
-    os.environ[ARROW_POOL] = "system"  # read once, when Arrow is loaded; other pools reserve address space
-    try:
-        with _without_main():
-            forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ[ARROW_POOL]
-        else:
-            os.environ[ARROW_POOL] = before
+    memory.keep()
+    with _without_main():
+        forkserver.ensure_running()
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def flat(arguments: str) -> str | None:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return None
-    if type(value) is not dict or not all(type(item) in FLAT for item in value.values()):
+    if type(value) is not dict or not FLAT.issuperset(map(type, value.values())):
         return None
     text: str = orjson.dumps(value).decode()
     return text

@@ -55,10 +55,13 @@ class Way:
             return found, []  # type: ignore[return-value]
         for index in unclean:
             found[index] = None
-        for index, hit in enumerate(found):
-            if hit is None and index not in unclean:
-                found[index] = self.line(block.lines[index])
-        return [hit for hit in found if hit], [index for index, hit in enumerate(found) if not hit]
+        rest = []
+        for index in [index for index, hit in enumerate(found) if hit is None]:
+            if index not in unclean and (hit := self.line(block.lines[index])):
+                found[index] = hit
+            else:
+                rest.append(index)
+        return [hit for hit in found if hit], rest
 
     def _rows(self, block: Block) -> list[Hit | None]:
         """What the present form makes of all lines at once; nothing where one of them does not fit."""

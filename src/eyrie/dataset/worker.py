@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from eyrie.core.errors import EyrieError
+from eyrie.dataset import memory
 
 #: kinds of orders
 CUT, FETCH, TASK = "cut", "fetch", "task"
@@ -26,6 +27,7 @@ def main(pipe: Connection, memory_mb: int, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     _limit(memory_mb)
+    memory.keep()
     gc.disable()  # rows are trees: nothing is left to the collector, which would look at all of them again and again
     while True:
         try:
