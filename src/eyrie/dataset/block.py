@@ -47,13 +47,8 @@ class Block:
 
 
 def _is_utf8(data: bytes) -> bool:
-    import numpy as np
-    import pyarrow as pa
-
-    ends = np.array([0, len(data)], dtype=np.int64)
-    text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
+        data.decode()
+    except UnicodeDecodeError:
         return False
     return True

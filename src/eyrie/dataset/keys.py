@@ -11,7 +11,9 @@ import xxhash
 
 KEY_BYTES = 16
 BACKSLASH = 0x5C
-BLANKS = re.compile(b"  ")
+TWO_BLANKS = re.compile(b"  ")
+#: what str.split() takes for a blank, NFKC leaves as it is, and JSON need not escape
+OTHER_BLANKS = "\x85\u1680\u2028\u2029"
 #: the key of a folded text; it only ever compares rows of one run
 digest: Callable[[bytes], bytes] = xxhash.xxh3_128_digest
 
@@ -38,12 +40,15 @@ def text_keys(texts: list[bytes]) -> bytes:
     joined = _unescaped(b"\n".join(texts))
     if joined.isascii():
         joined = joined.lower()
-        if BLANKS.search(joined):
+        if TWO_BLANKS.search(joined):
             while b"  " in joined:
                 joined = joined.replace(b"  ", b" ")
         return b"".join([digest(text.strip()) for text in joined[1:-1].split(b'"\n"')])
     folds = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", joined.decode()).casefold())
-    return b"".join([digest(" ".join(text.split()).encode()) for text in folds[1:-1].split('"\n"')])
+    spaced = folds[1:-1].split('"\n"')
+    if "  " in folds or any(blank in folds for blank in OTHER_BLANKS):
+        spaced = [" ".join(text.split()) for text in spaced]
+    return b"".join([digest(text.strip().encode()) for text in spaced])
 
 
 def _unescaped(joined: bytes) -> bytes:

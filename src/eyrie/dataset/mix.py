@@ -3,9 +3,11 @@ and the seed; never of the number of workers or of who finished first."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from eyrie.core.accounting import FIRST_FAULTS
 from eyrie.dataset import part as parts
@@ -16,13 +18,22 @@ from eyrie.dataset.unit import Unit
 TRAIN, HELDOUT = 0, 1
 
 
+class Begin(NamedTuple):
+    """Where a part's rows begin among all, of which unit it is, and how many lines of its file come before it."""
+
+    row: int
+    part: parts.Part
+    unit: int
+    lines: int
+
+
 @dataclass
 class Keys:
     """Columns of all rows of all units, in order of unit, part and place in the part.
 
-    id, first, key: 16 bytes as two uint64 each, [rows, 2]; rank: order of precedence; source: unit's index; row: place
-    in the source; line: place in the file, for reports; size, tool_size: bytes of the texts; starts: (first row of the
-    part, part, unit's index) of each part.
+    id, first, key: 16 bytes as two uint64 each, [rows, 2]; rank: order of precedence, which is the place in all the
+    sources one behind another; source: unit's index; size, tool_size: bytes of the texts, tool_size is None where no
+    row has tools; bases: places before each unit.
     """
 
     id: Any
@@ -30,12 +41,16 @@ class Keys:
     key: Any
     rank: Any
     source: Any
-    row: Any
-    line: Any
-    file: Any
     size: Any
     tool_size: Any
-    starts: list[tuple[int, parts.Part, int]]
+    bases: list[int]
+    starts: list[Begin]
+
+    def places(self, rows: Any) -> Any:
+        """Rows' places in their own sources."""
+        import numpy as np
+
+        return self.rank[rows] - np.array(self.bases, dtype=np.int64)[self.source[rows]]
 
 
 @dataclass
@@ -50,35 +65,37 @@ class Chosen:
 
 
 def load(units: list[Unit]) -> Keys:
-    """Read the keys of all parts (about 120 bytes a row)."""
+    """Read the keys of all parts (46 bytes a row)."""
     import numpy as np
 
     every = [part for unit in units for part, _, _ in unit.bases()]
     rows = sum(part.rows for part in every)
     own = any("key" in part.columns for part in every)  # else the first turn alone makes two rows equal
+    tools = any("tool_size" in part.columns for part in every)
     pairs = {name: np.empty((rows, 2), dtype=np.uint64) for name in ("id", "first", *(("key",) if own else ()))}
-    numbers = {name: np.empty(rows, dtype=np.int64) for name in ("rank", "row", "line", "size", "tool_size")}
-    source, file = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.int32)
-    starts: list[tuple[int, parts.Part, int]] = []
+    sizes = {name: np.empty(rows, dtype=np.uint32) for name in ("size", *(("tool_size",) if tools else ()))}
+    rank, source = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int16)
+    starts: list[Begin] = []
+    bases: list[int] = []
     count = base = 0
     for number, unit in enumerate(units):
+        bases.append(base)
         total = 0
         for part, records, lines in unit.bases():
-            starts.append((count, part, number))
+            starts.append(Begin(count, part, number, lines))
             total = records + part.records
             here = slice(count, count + part.rows)
             for name, pair in pairs.items():
                 pair[here] = parts.column(unit.folder, part, name).view(">u8").reshape(-1, 2)
-            numbers["row"][here] = parts.column(unit.folder, part, "row") + records
-            numbers["rank"][here] = numbers["row"][here] + base
-            numbers["line"][here] = parts.column(unit.folder, part, "line") + lines
-            for name in ("size", "tool_size"):
-                numbers[name][here] = parts.column(unit.folder, part, name)
-            source[here], file[here] = number, part.file
+            rank[here] = parts.column(unit.folder, part, "row") + (base + records)
+            for name, size in sizes.items():
+                size[here] = parts.column(unit.folder, part, name)
+            source[here] = number
             count += part.rows
         base += total
     pairs.setdefault("key", pairs["first"])
-    return Keys(**pairs, **numbers, source=source, file=file, starts=starts)
+    sizes.setdefault("tool_size", None)
+    return Keys(**pairs, rank=rank, source=source, **sizes, bases=bases, starts=starts)
 
 
 def signatures(units: list[Unit], keys: Keys, rows: Any) -> Any:
@@ -87,7 +104,7 @@ def signatures(units: list[Unit], keys: Keys, rows: Any) -> Any:
 
     wanted = np.sort(rows)
     pieces = []
-    for start, part, number in keys.starts:
+    for start, part, number, _ in keys.starts:
         low, high = np.searchsorted(wanted, [start, start + part.rows])
         if low == high:
             continue
@@ -153,6 +170,12 @@ def choose(keys: Keys, units: list[Unit], settings: Settings, excluded: Any, nea
 
     near: a function (candidate rows in order of rank) -> verdicts of near.find about them, or None.
     """
+    with ThreadPoolExecutor(1) as beside:
+        order = beside.submit(shuffled, keys, settings.seed)
+        return _choose(keys, units, settings, excluded, near, order)
+
+
+def _choose(keys: Keys, units: list[Unit], settings: Settings, excluded: Any, near: Any, order: Future[Any]) -> Chosen:
     import numpy as np
 
     rows = len(keys.rank)
@@ -173,7 +196,8 @@ def choose(keys: Keys, units: list[Unit], settings: Settings, excluded: Any, nea
     leave(member(keys.first, excluded), "eval_overlap")
     if settings.dedup != "none":
         pool = np.flatnonzero(alive)
-        first = pool[firsts(keys.key[pool], keys.rank[pool])]
+        mine = slice(None) if len(pool) == rows else pool  # which copies nothing
+        first = pool[firsts(keys.key[mine], keys.rank[mine])]
         again = np.zeros(rows, dtype=bool)
         across = np.zeros(rows, dtype=bool)
         later = pool[first != pool]
@@ -190,12 +214,16 @@ def choose(keys: Keys, units: list[Unit], settings: Settings, excluded: Any, nea
             mask = np.zeros(rows, dtype=bool)
             mask[pool[verdict == code]] = True
             leave(mask, reason)
-    _allot(keys, units, settings, alive, leave, result)
+    train, held = _allot(keys, units, settings, alive, leave, result)
+    place(order.result(), held, result.where, HELDOUT)
+    place(order.result(), train, result.where, TRAIN)
     return result
 
 
-def _allot(keys: Keys, units: list[Unit], settings: Settings, alive: Any, leave: Any, result: Chosen) -> None:
-    """Held-out rows first, then training rows, by weight and quota; then the order of both."""
+def _allot(
+    keys: Keys, units: list[Unit], settings: Settings, alive: Any, leave: Any, result: Chosen
+) -> tuple[Any, Any]:
+    """(training rows, held-out rows), by weight and quota; those held out are taken first."""
     import numpy as np
 
     pools = [np.flatnonzero(alive & (keys.source == number)) for number in range(len(units))]
@@ -219,27 +247,32 @@ def _allot(keys: Keys, units: list[Unit], settings: Settings, alive: Any, leave:
         train[order[: counts[number]]] = True
         quota[order[limits[number] :]] = True
         result.counts.append({"train": counts[number], "heldout": shares[number]})
-    place(keys, held, settings.seed, result.where, HELDOUT)
-    place(keys, train, settings.seed, result.where, TRAIN)
     leave(held, "held_out")
     leave(quota & ~train, "over_quota")
     leave(~train, "not_sampled")
+    return train, held
 
 
-def place(keys: Keys, mask: Any, seed: int, where: Any, kind: int) -> None:
-    """Give the masked rows their shuffled places: buckets in seeded order, rows in seeded order within them.
+def shuffled(keys: Keys, seed: int) -> Any:
+    """All rows in the order in which they are placed: buckets in seeded order, rows in seeded order within them.
 
     The ids are hashes, so a bucket is a random draw of all sources, and the whole is a shuffle that can be written
     one bucket at a time.
     """
     import numpy as np
 
-    rows = np.flatnonzero(mask)
-    ids = keys.id[rows, 0]
+    ids = keys.id[:, 0]
     turn = np.argsort(np.argsort(splitmix(np.arange(parts.BUCKETS, dtype=np.uint64), seed))).astype(np.uint8)
-    order = ordered(splitmix(ids, seed), keys.rank[rows])
-    order = order[np.argsort(turn[ids[order] >> np.uint64(58)], kind="stable")]
-    where[rows[order]] = np.arange(len(rows)) * 2 + kind
+    order = ordered(splitmix(ids, seed), keys.rank)
+    return order[np.argsort(turn[ids[order] >> np.uint64(58)], kind="stable")]
+
+
+def place(order: Any, mask: Any, where: Any, kind: int) -> None:
+    """Give the masked rows their places, in the order of all rows."""
+    import numpy as np
+
+    rows = order[mask[order]]
+    where[rows] = np.arange(len(rows)) * 2 + kind
 
 
 def allocate(total: int, limits: list[int], weights: list[float]) -> list[int]:
@@ -264,5 +297,7 @@ def allocate(total: int, limits: list[int], weights: list[float]) -> list[int]:
 
 
 def _place(unit: Unit, keys: Keys, index: int) -> str:
-    name = unit.files[int(keys.file[index])][0] if unit.files else "generated"
-    return f"{name}:{int(keys.line[index])}"
+    """File and line of a row, for reports."""
+    start = keys.starts[bisect_right(keys.starts, index, key=lambda begin: begin.row) - 1]
+    line = int(parts.column(unit.folder, start.part, "line")[index - start.row]) + start.lines
+    return f"{unit.files[start.part.file][0] if unit.files else 'generated'}:{line}"

@@ -79,7 +79,7 @@ def buckets(units: list[Unit], keys: mix.Keys, chosen: mix.Chosen, seed: int) ->
     import numpy as np
 
     order = np.argsort(mix.splitmix(np.arange(parts.BUCKETS, dtype=np.uint64), seed), kind="stable")
-    ends = [start + np.cumsum([0, *part.buckets]) for start, part, _ in keys.starts]
+    ends = [start + np.cumsum([0, *part.buckets]) for start, part, *_ in keys.starts]
     names = [unit.name for unit in units]
     with Shelf(units, keys) as shelf:
         for bucket in order.tolist():
@@ -103,9 +103,10 @@ def _table(rows: Any, names: list[str], keys: mix.Keys, shelf: Shelf, runs: list
     ids = columns.hexadecimal(keys.id[rows].astype(">u8").tobytes())
     sources = columns.chosen(names, keys.source[rows])
     conversations = columns.text(shelf.read("conversation", runs), keys.size[rows])
-    sizes = keys.tool_size[rows]
-    tools = columns.text(shelf.read("tools", runs), sizes, sizes > 0) if np.any(sizes) else columns.no_text(len(rows))
-    return pa.table([ids, sources, columns.integers(keys.row[rows]), conversations, tools], schema=schema())
+    tools = columns.no_text(len(rows))
+    if keys.tool_size is not None and np.any(sizes := keys.tool_size[rows]):
+        tools = columns.text(shelf.read("tools", runs), sizes, sizes > 0)
+    return pa.table([ids, sources, columns.integers(keys.places(rows)), conversations, tools], schema=schema())
 
 
 class Shelf:
@@ -116,13 +117,14 @@ class Shelf:
     def __init__(self, units: list[Unit], keys: mix.Keys) -> None:
         import numpy as np
 
-        self._paths = [parts.path_of(units[number].folder, part) for _, part, number in keys.starts]
+        self._paths = [parts.path_of(units[number].folder, part) for _, part, number, _ in keys.starts]
         self._starts = keys.starts
         self._open: OrderedDict[int, int] = OrderedDict()
         #: bytes of a text column before each row and behind the last, over all parts
         self._ends = {
-            name: np.concatenate([[0], np.cumsum(sizes)])
+            name: np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
             for name, sizes in (("conversation", keys.size), ("tools", keys.tool_size))
+            if sizes is not None
         }
 
     def __enter__(self) -> Shelf:
@@ -142,7 +144,7 @@ class Shelf:
         rest = memoryview(out)
         for (index, low, _), size in zip(runs, sizes, strict=True):
             if size:
-                start, part, _ = self._starts[index]
+                start, part, *_ = self._starts[index]
                 self._fill(index, rest[:size], part.columns[name][0] + int(ends[low] - ends[start]))
                 rest = rest[size:]
         return out

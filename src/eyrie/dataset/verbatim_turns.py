@@ -114,13 +114,9 @@ def _spoken(names: list[str], states: States, tags: list[tuple[int, bytes]], lis
             if text[0] != QUOTE or (text[1] not in solid and blank(text)):
                 return None
             pieces += (before, text)
-            if role == "assistant":
-                for byte, tag in tags:
-                    if byte in text and tag in text:
-                        return None
-            elif role == "tool":
+            if role == "tool":
                 return None
-            elif not first and role == "user":
+            if not first and role == "user":
                 first = text
             if thinks and (turn.f2 or turn.f3 or turn.f4):
                 thoughts = [bytes(thought) for thought in (turn.f2, turn.f3, turn.f4) if thought is not None]
@@ -130,12 +126,21 @@ def _spoken(names: list[str], states: States, tags: list[tuple[int, bytes]], lis
                 if text[1] not in solid and blank(text):
                     return None
                 pieces += (b',"reasoning":', text)
-        if role != "assistant":
-            return None
-        pieces.append(b"}]")
-        return b"".join(pieces), first
+        return _whole(pieces, first, role, tags)
 
     return say
+
+
+def _whole(pieces: Pieces, first: bytes, role: str, tags: list[tuple[int, bytes]]) -> Hit | None:
+    """The conversation of all pieces, if it ends with an answer and none of the tags is anywhere in it."""
+    if role != "assistant":
+        return None
+    pieces.append(b"}]")
+    whole = b"".join(pieces)
+    for byte, tag in tags:
+        if byte in whole and tag in whole:
+            return None
+    return whole, first
 
 
 def _call_members() -> dict[str, tuple[Any, ...]]:
@@ -178,21 +183,14 @@ def _called(names: list[str], states: States, tags: list[tuple[int, bytes]]) -> 
                 continue
             if answers is not None or (calls is not None and role != "assistant"):
                 return None
-            if role == "assistant":
-                for byte, tag in tags:
-                    if byte in text and tag in text:
-                        return None
-                if calls is not None:
-                    made = _calls(calls, waiting)
-                    if made is None:
-                        return None
-                    pieces.append(made)
+            if calls is not None:
+                made = _calls(calls, waiting)
+                if made is None:
+                    return None
+                pieces.append(made)
             elif not first and role == "user":
                 first = text
-        if role != "assistant":
-            return None
-        pieces.append(b"}]")
-        return b"".join(pieces), first
+        return _whole(pieces, first, role, tags)
 
     return say
 

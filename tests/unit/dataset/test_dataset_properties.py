@@ -504,6 +504,16 @@ def test_plain_rows_do_take_the_shortest_way():
     assert not takes(chat("q", None))
 
 
+def test_blanks_that_folding_leaves_are_all_known():
+    import sys
+    import unicodedata
+
+    from eyrie.dataset.keys import OTHER_BLANKS
+
+    every = [chr(code) for code in range(0x20, sys.maxunicode + 1) if chr(code).isspace()]
+    assert {blank for blank in every if unicodedata.normalize("NFKC", blank) != " "} == {*OTHER_BLANKS}
+
+
 def test_lines_of_a_block_are_decoded_together_though_one_is_of_another_kind():
     from dataset_toy import chat
 
