@@ -7,6 +7,7 @@ from functools import cached_property
 NEWLINE, BACKSLASH = 0x0A, 0x5C
 #: what may follow a backslash; the canonical form spells these escapes so, other characters as they are
 CANONICAL = b'n"\\t'
+FEW = 8  # a block is cut into all its lines where more than one in so many is asked for
 
 
 class Block:
@@ -20,8 +21,21 @@ class Block:
         self.count = int(np.count_nonzero(self._array == NEWLINE)) + 1
 
     @cached_property
-    def lines(self) -> list[bytes]:
+    def _lines(self) -> list[bytes]:
         return self.data.split(b"\n")
+
+    def lines(self, indices: list[int]) -> list[bytes]:
+        """Some of the lines, by their indices in rising order."""
+        if len(indices) * FEW > self.count or "_lines" in self.__dict__:
+            lines = self._lines
+            return [lines[index] for index in indices]
+        found, line, start = [], 0, 0
+        for index in indices:
+            while line < index:
+                line, start = line + 1, self.data.index(b"\n", start) + 1
+            end = self.data.find(b"\n", start)
+            found.append(self.data[start : end if end >= 0 else None])
+        return found
 
     def unclean(self) -> set[int] | None:
         """Indices of the lines that hold an escape in another spelling; None: no line can be trusted."""
@@ -42,7 +56,7 @@ class Block:
         runs = np.flatnonzero(slashes)
         runs = runs[np.diff(runs, prepend=-2) != 1]  # of backslashes, of which every second is text
         places = places[(places - runs[np.searchsorted(runs, places, side="right") - 1]) % 2 == 0]
-        ends = np.cumsum(np.fromiter(map(len, self.lines), dtype=np.int64, count=self.count) + 1)
+        ends = np.cumsum(np.fromiter(map(len, self._lines), dtype=np.int64, count=self.count) + 1)
         return set(np.searchsorted(ends, places, side="right").tolist())
 
 

@@ -169,7 +169,7 @@ class Stretch:
         for data in self.blocks:
             block = Block(data)
             hits, rest = way.block(block) if way else ([], list(range(block.count)))
-            others = {place: block.lines[place] for place in rest}
+            others = dict(zip(rest, block.lines(rest), strict=True))
             blanks = [place for place, line in others.items() if not line or line.isspace()]
             places = np.arange(block.count)
             ordinals = places + (number - blank) - np.searchsorted(blanks, places)

@@ -50,28 +50,30 @@ class Way:
         unclean = block.unclean()
         if unclean is None:
             return [], list(range(block.count))
-        found = self._rows(block)
-        if not unclean and None not in found:
-            return found, []  # type: ignore[return-value]
-        for index in unclean:
-            found[index] = None
-        rest = []
-        for index in [index for index, hit in enumerate(found) if hit is None]:
-            if index not in unclean and (hit := self.line(block.lines[index])):
-                found[index] = hit
-            else:
-                rest.append(index)
-        return [hit for hit in found if hit], rest
+        rows = self._rows(block)
+        if rows:
+            found: list[Hit | None] = list(map(self.form.say, rows))
+            if not unclean and None not in found:
+                return found, []  # type: ignore[return-value]
+            looks = self.form.looks or (lambda row: False)
+            for index in unclean:
+                found[index] = None
+            again = [index for index, hit in enumerate(found) if hit is None]
+            again = [index for index in again if index not in unclean and looks(rows[index])]
+        else:
+            found = [None] * block.count
+            again = [index for index in range(block.count) if index not in unclean]
+        for index, line in zip(again, block.lines(again), strict=True):
+            found[index] = self.line(line)
+        return [hit for hit in found if hit], [index for index, hit in enumerate(found) if hit is None]
 
-    def _rows(self, block: Block) -> list[Hit | None]:
-        """What the present form makes of all lines at once; nothing where one of them does not fit."""
+    def _rows(self, block: Block) -> list[Any]:
+        """All lines as rows in the present form; empty where one of them does not fit."""
         try:
-            rows = self.form.decoder.decode_lines(block.data)
+            rows: list[Any] = self.form.decoder.decode_lines(block.data)
         except self._wrong:
-            rows = []
-        if len(rows) != block.count:  # no row spans lines and no line is blank, then
-            return [None] * block.count
-        return list(map(self.form.say, rows))
+            return []
+        return rows if len(rows) == block.count else []  # else a row spans lines, or a line is blank
 
     def line(self, line: bytes) -> Hit | None:
         """What a clean line gives, in whichever form it fits."""
