@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+IN_VIEW = 12  # bytes of a string that a view holds itself
+
 
 def integers(values: Any) -> Any:
     """int64 of a list or a numpy array."""
@@ -34,6 +36,28 @@ def texts(values: Sequence[bytes]) -> Any:
     import numpy as np
 
     return text(b"".join(values), np.fromiter(map(len, values), dtype=np.int64, count=len(values)))
+
+
+def views(table: Any, column: int, rows: Any) -> tuple[Any, Any]:
+    """(field, array) of some strings of a column in a given order, as views where all are long: no text is copied.
+
+    A view is 16 bytes: size, first four bytes, number of the buffer, place in it. Short strings would lie in the view.
+    Source: "Variable-size Binary View Layout" in the Arrow columnar format.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    field, strings = table.schema.field(column), table.column(column).combine_chunks()
+    _, offsets, data = strings.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)[strings.offset : strings.offset + len(strings) + 1]
+    starts, sizes = ends[:-1][rows], np.diff(ends)[rows]
+    if strings.null_count or not len(rows) or sizes.min() <= IN_VIEW:
+        return field, strings.take(integers(rows))
+    view = np.zeros((len(rows), 4), dtype="<i4")
+    view[:, 0], view[:, 3] = sizes, starts
+    view[:, 1] = np.frombuffer(data, dtype=np.uint8)[starts[:, None] + np.arange(4)].view("<i4")[:, 0]
+    array = pa.Array.from_buffers(pa.string_view(), len(rows), [None, pa.py_buffer(view), data])
+    return pa.field(field.name, pa.string_view(), nullable=field.nullable), array
 
 
 def no_text(count: int) -> Any:

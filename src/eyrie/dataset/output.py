@@ -50,10 +50,10 @@ def write(
     try:
         held: list[Any] = []
         for table, places in buckets(units, keys, chosen, seed):  # one is read while others are encoded
-            mine = _of(table, places, mix.HELDOUT)
-            if mine.num_rows:
-                held.append(mine)
-            train.add(partial(_of, table, places, mix.TRAIN))
+            mine = _order(places, mix.HELDOUT)
+            if len(mine):
+                held.append(table.take(columns.integers(mine)))
+            train.add(partial(_training, table, places))
             tick(train.rows)
         last = pa.concat_tables(
             [_with_set(table, "heldout") for table in held] + [_with_set(_open_table(open_prompts), "open")]
@@ -66,12 +66,20 @@ def write(
         raise
 
 
-def _of(table: Any, places: Any, kind: int) -> Any:
+def _order(places: Any, kind: int) -> Any:
     """The rows of one set, in the order of their places."""
     import numpy as np
 
     rows = np.flatnonzero((places >= 0) & (places % 2 == kind))
-    return table.take(columns.integers(rows[np.argsort(places[rows], kind="stable")]))
+    return rows[np.argsort(places[rows], kind="stable")]
+
+
+def _training(table: Any, places: Any) -> Any:
+    """The training rows of a bucket, in order. Their conversations stay where they were read."""
+    rows = _order(places, mix.TRAIN)
+    column = table.schema.get_field_index("conversation")
+    taken = table.remove_column(column).take(columns.integers(rows))
+    return taken.add_column(column, *columns.views(table, column, rows))
 
 
 def buckets(units: list[Unit], keys: mix.Keys, chosen: mix.Chosen, seed: int) -> Iterator[tuple[Any, Any]]:

@@ -60,6 +60,29 @@ def test_what_fails_while_it_is_encoded_is_raised_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "texts", [["long enough for a view", "größer als zwölf", "another long text"], ["short", "x" * 40]]
+)
+def test_strings_as_views_are_the_strings(texts, tmp_path):
+    import numpy as np
+
+    from eyrie.dataset import columns
+
+    field = pa.field("text", pa.string(), nullable=False)
+    whole = pa.table(
+        [pa.array(["first, and not looked at", *texts, "last one, cut off too"])], schema=pa.schema([field])
+    )
+    part = whole.slice(1, len(texts))
+    rows = np.array([1, 0, 1])
+    found, array = columns.views(part, 0, rows)
+    assert array.to_pylist() == [texts[row] for row in rows]
+    assert pa.types.is_string_view(found.type) == (min(map(len, texts)) > columns.IN_VIEW)
+    array.validate(full=True)
+    piece = groups.encode(pa.table([array], schema=pa.schema([found])))
+    plain = groups.encode(pa.table([part.column(0).take(pa.array(rows))], schema=pa.schema([field])))
+    assert (piece.pages, piece.footer) == (plain.pages, plain.footer)
+
+
 value = st.deferred(lambda: st.one_of(*(kind.map(lambda it, number=number: (number, it)) for number, kind in kinds)))
 numbers = st.integers(-(2**63), 2**63 - 1)
 structs = st.deferred(
