@@ -69,7 +69,10 @@ audit: $(AUDIT)/done ## known vulnerabilities of all that is pinned; UNREACHABLE
 	$(AUDIT)/bin/python requirements/audit.py --unreachable $(or $(UNREACHABLE),fail) \
 	  --installed "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(LOCKS)
 
-clean: ## remove what was made here, the node's environment and all runs below .eyrie included
+clean: ## stop what serves, and remove what was made here, the node's environment and all runs below .eyrie included
+	-@test ! -e .eyrie/supervisor/supervisord.pid || { pid=$$(cat .eyrie/supervisor/supervisord.pid) \
+	  && .eyrie/venv/bin/supervisorctl -c .eyrie/supervisor/supervisord.conf shutdown \
+	  && while kill -0 $$pid 2>/dev/null; do sleep 0.2; done; }
 	rm -rf $(VENV) .eyrie build artifacts .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/controller: requirements/controller.txt

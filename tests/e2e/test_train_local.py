@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -126,6 +127,19 @@ def test_kills_at_random_moments_lose_and_double_nothing(project: Project) -> No
         _kill(pid)
     again.play("train.yml", "--skip-tags", "benchmark,report,summary")
     assert _data(again) == undisturbed  # none lost, none doubled, same order, same tokens
+
+
+def test_nothing_serves_once_told_so(project: Project) -> None:
+    project.play("playbooks/serve.yml", profile="baseline")
+    port = int(str(SMALL["eyrie_server_port"]))
+    with socket.create_connection(("127.0.0.1", port), timeout=10):
+        pass
+    play = project.play("playbooks/serve.yml", "--check", profile="none")
+    assert play.recap("changed") == 1
+    assert project.play("playbooks/serve.yml", profile="none").recap("changed") == 1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10)
+    assert project.play("playbooks/serve.yml", profile="none").recap("changed") == 0
 
 
 def _kill(pid: int) -> None:
