@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -73,6 +74,12 @@ def test_their_environment_holds_ray_beside_the_lock(made: Path) -> None:
     names = [line.split("==")[0] for line in lines if "==" in line]
     assert {"ray", "msgpack", "vllm"} <= set(names)
     assert len(names) == len(set(names)), "a distribution is pinned twice"
+
+
+def test_another_environment_makes_another_unit(made: Path) -> None:
+    """So the role restarts the node; a unit that says nothing of it would go on running what is no longer there."""
+    lock = composed(made, "a")["lock"]
+    assert hashlib.sha256(lock.encode()).hexdigest()[:12] in (made / "a-ray.service").read_text()
 
 
 @pytest.mark.parametrize("unit", ["a-ray", "b-ray", "a-server"])

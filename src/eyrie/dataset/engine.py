@@ -209,7 +209,8 @@ def _mixed(ctx: Context, work: Work, mixed: list[Unit], units: dict[str, Unit], 
         work.check_stop()
         work.progress.update(rows)
 
-    written = output.write(ctx.out, mixed, keys, chosen, settings.seed, opened, tick)
+    workers = schedule.worker_count(settings, ctx.pipeline.execution)
+    written = output.write(ctx.out, mixed, keys, chosen, settings.seed, opened, workers, tick)
     account, sources = _books(mixed, chosen)
     for one in missing:
         sources[one.name] = {"status": FAILED, "error": one.error.as_dict() if one.error else None}

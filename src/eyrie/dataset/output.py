@@ -41,12 +41,14 @@ def write(
     chosen: mix.Chosen,
     seed: int,
     open_prompts: list[str],
+    workers: int,
     tick: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
     """Write both files; {file name: {rows, bytes, sha256}}. tick is called with the rows written so far."""
     import pyarrow as pa
 
-    train, evaluation = Sink(out / "train.parquet", schema()), Sink(out / "eval.parquet", schema(True))
+    train = Sink(out / "train.parquet", schema(), workers)
+    evaluation = Sink(out / "eval.parquet", schema(True), workers)
     try:
         held: list[Any] = []
         for table, places in buckets(units, keys, chosen, seed):  # one is read while others are encoded

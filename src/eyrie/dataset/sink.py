@@ -13,20 +13,21 @@ from typing import Any
 from eyrie.core import atomic
 from eyrie.dataset import groups
 
-ENCODERS = 2  # as many keep up with the reading; each holds a piece of the file in memory
+ENCODERS = 2  # at most: as many keep up with the reading; each holds a piece of the file in memory
 FLUSH = 64 << 20  # bytes after which the disk is set to work, so that the end has little to wait for
 
 
 class Sink:
     """Tables are added, encoded by some threads, and written and hashed by one more; rows: written so far."""
 
-    def __init__(self, path: Path, schema: Any):
+    def __init__(self, path: Path, schema: Any, encoders: int = ENCODERS):
         self.path, self.rows, self.size = path, 0, 0
         self.temporary = path.with_name(f".{path.name}.tmp")
         self._schema = schema
         self._digest = hashlib.sha256()
         self._raw = open(self.temporary, "wb", buffering=0)  # noqa: SIM115 - closed by finish or abandon
-        self._encoders, self._hand = ThreadPoolExecutor(ENCODERS), ThreadPoolExecutor(1)
+        self._ahead = min(encoders, ENCODERS)
+        self._encoders, self._hand = ThreadPoolExecutor(self._ahead), ThreadPoolExecutor(1)
         self._waiting: deque[Future[None]] = deque()
         self._groups: list[Any] = []
         self._unflushed = 0
@@ -36,7 +37,7 @@ class Sink:
         """Append rows, which an encoder asks for. Waits for earlier ones; raises what became of them."""
         piece = self._encoders.submit(lambda: groups.encode(table()))
         self._waiting.append(self._hand.submit(self._append, piece))
-        self._await(ENCODERS)
+        self._await(self._ahead)
 
     def _append(self, coming: Future[groups.Piece]) -> None:
         piece = coming.result()
