@@ -25,10 +25,10 @@ def keep() -> None:
         mallopt(M_MMAP_THRESHOLD, BLOCK)
         mallopt(M_TRIM_THRESHOLD, TRIM)
         mallopt(M_ARENA_MAX, ARENAS)
-    os.environ.setdefault(
-        "OPENBLAS_NUM_THREADS", "1"
-    )  # nothing here multiplies matrices, and its threads spin at first
-    os.environ.setdefault(ARROW_POOL, "system")  # read once, when Arrow is loaded; other pools reserve address space
+    # Read once, when they are loaded. OpenBLAS's threads spin at first, and nothing here multiplies matrices;
+    # Arrow's own pools reserve address space.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault(ARROW_POOL, "system")
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.set_memory_pool(arrow.system_memory_pool())
