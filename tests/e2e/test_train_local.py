@@ -37,6 +37,13 @@ def project() -> Project:
     return Project(root, f"e2e-{os.getpid()}", {**SMALL, "eyrie_artifacts": str(root / "e2e-artifacts")})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _port_is_free(project: Project) -> None:
+    """A draft that won in an earlier run of this root serves on: to the bare host it would be a stranger."""
+    if (project.root / "venv").exists():
+        project.play("playbooks/serve.yml", profile="none")
+
+
 def test_a_bare_host_is_planned_and_nothing_changes(tmp_path: Path) -> None:
     bare = Project(tmp_path / "bare", "main", SMALL)
     play = bare.play("train.yml", "--check", "--diff")

@@ -10,6 +10,8 @@ from hypothesis import strategies as st  # noqa: E402
 from eyrie.dataset import groups, output, thrift  # noqa: E402
 from eyrie.dataset.sink import Sink  # noqa: E402
 
+pytestmark = pytest.mark.node
+
 
 def table(rows, number, evaluation=False):
     columns = {
