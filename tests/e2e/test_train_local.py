@@ -117,19 +117,16 @@ def test_kills_at_random_moments_lose_and_double_nothing(project: Project) -> No
     again.variables["eyrie_run"] = again.run
     dice = random.Random(7)
     for stage, server in (("responses", "baseline"), ("hidden_states", "extract"), ("draft", None)):
-        play = subprocess.Popen(  # in a session of its own: its forked workers are killed with it
-            again.command("train.yml"),
-            cwd=PROJECT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        play = subprocess.Popen(
+            again.command("train.yml"), cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
         )
         pid = _wait_running(again, stage)
         if server:
             _kill(_wait_serving(again, server))
             time.sleep(dice.uniform(0.5, 4.0))
         time.sleep(dice.uniform(0.5, 4.0))
-        os.killpg(play.pid, signal.SIGKILL)
+        for one in _family(play.pid):
+            _kill(one)
         play.wait()
         _kill(pid)
     again.play("train.yml", "--skip-tags", "benchmark,report,summary")
@@ -147,6 +144,18 @@ def test_nothing_serves_once_told_so(project: Project) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=10)
     assert project.play("playbooks/serve.yml", profile="none").recap("changed") == 0
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it. Ansible's workers have sessions of their own, and without it would wait for ever."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
 
 
 def _kill(pid: int) -> None:
