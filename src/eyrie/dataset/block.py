@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 NEWLINE, BACKSLASH = 0x0A, 0x5C
 #: what may follow a backslash; the canonical form spells these escapes so, other characters as they are
@@ -43,21 +44,31 @@ class Block:
 
         if not self.data.isascii() and not _is_utf8(self.data):
             return None
-        array = self._array
-        slashes = array[:-1] == BACKSLASH
-        if not slashes.any():
+        slashes = self._array[:-1] == BACKSLASH
+        if not slashes.any() or not self._others(slashes).any():
             return set()
-        behind, others = array[1:], slashes.copy()
+        text = slashes[1:] & slashes[:-1]  # the second of two backslashes is text
+        if (text[1:] & text[:-1]).any():
+            runs = np.flatnonzero(slashes)
+            starts = runs[np.diff(runs, prepend=-2) != 1]  # of longer runs, of which every second is text
+            odd = (runs - starts[np.searchsorted(starts, runs, side="right") - 1]) % 2 == 1
+            slashes[runs[odd]] = False
+        else:
+            slashes[1:] &= ~text
+        places = np.flatnonzero(self._others(slashes))
+        if not len(places):
+            return set()
+        ends = np.cumsum(np.fromiter(map(len, self._lines), dtype=np.int64, count=self.count) + 1)
+        return set(np.searchsorted(ends, places, side="right").tolist())
+
+    def _others(self, slashes: Any) -> Any:
+        """Those backslashes that something else follows than in the canonical form."""
+        behind, others = self._array[1:], slashes.copy()
         for byte in CANONICAL:
             others &= behind != byte
             if not others.any():
-                return set()
-        places = np.flatnonzero(others)
-        runs = np.flatnonzero(slashes)
-        runs = runs[np.diff(runs, prepend=-2) != 1]  # of backslashes, of which every second is text
-        places = places[(places - runs[np.searchsorted(runs, places, side="right") - 1]) % 2 == 0]
-        ends = np.cumsum(np.fromiter(map(len, self._lines), dtype=np.int64, count=self.count) + 1)
-        return set(np.searchsorted(ends, places, side="right").tolist())
+                break
+        return others
 
 
 def _is_utf8(data: bytes) -> bool:

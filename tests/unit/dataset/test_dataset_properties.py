@@ -468,6 +468,25 @@ def test_texts_are_keyed_together_as_they_are_one_by_one(texts):
     assert text_keys([orjson.dumps(text) for text in texts]) == b"".join(map(prompt_key, texts))
 
 
+ESCAPES = [b"\\", b"\\\\", b"n", b"t", b'"', b"f", b"a", b"\\n", b"\\\\f"]
+
+
+@given(st.lists(st.lists(st.sampled_from(ESCAPES), max_size=8).map(b"".join), min_size=1, max_size=3))
+@settings(max_examples=1500, deadline=None)
+def test_lines_with_an_escape_in_another_spelling_are_found_exactly(lines):
+    import re
+
+    from eyrie.dataset.block import CANONICAL, Block
+
+    lines = [line + b"x" for line in lines]
+    other = {
+        index
+        for index, line in enumerate(lines)
+        if any(escape[1:] not in list(map(bytes, zip(CANONICAL, strict=True))) for escape in re.findall(rb"\\.", line))
+    }
+    assert Block(b"\n".join(lines)).unclean() == other
+
+
 def test_plain_rows_do_take_the_shortest_way():
     from dataset_toy import chat
 
