@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from e2e_project import PROJECT, Project
 
+from eyrie.supervise.processes import family
+
 STAGES = ["target", "dataset", "responses", "tokens", "hidden_states", "draft", "benchmark", "report"]
 SMALL = {
     "eyrie_dataset_samples": 96,
@@ -125,7 +127,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(project: Project) -> No
             _kill(_wait_serving(again, server))
             time.sleep(dice.uniform(0.5, 4.0))
         time.sleep(dice.uniform(0.5, 4.0))
-        for one in _family(play.pid):
+        for one in sorted(family(play.pid)):  # Ansible's workers have sessions of their own, and would wait for ever
             _kill(one)
         play.wait()
         _kill(pid)
@@ -144,18 +146,6 @@ def test_nothing_serves_once_told_so(project: Project) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=10)
     assert project.play("playbooks/serve.yml", profile="none").recap("changed") == 0
-
-
-def _family(pid: int) -> list[int]:
-    """A process and all below it. Ansible's workers have sessions of their own, and without it would wait for ever."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
 
 
 def _kill(pid: int) -> None:

@@ -17,6 +17,7 @@ from dataset_toy import chat, jsonl
 from eyrie.core import planner, runner
 from eyrie.core.errors import Interrupted
 from eyrie.core.pipeline import Pipeline
+from eyrie.supervise.processes import family
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
@@ -128,29 +129,13 @@ def finished(process, value) -> dict[str, bytes]:
     return outputs(Pipeline(value).context("dataset"))
 
 
-def family(pid: int) -> list[int]:
-    """A process's descendants."""
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-            parents.setdefault(parent, []).append(int(folder.name))
-    found = [pid]
-    for one in found:
-        found += parents.get(one, [])
-    return found[1:]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stage_is_killed_during_each_source(tmp_path, registry, quiet, begin, name):
     value = spec(tmp_path / "root", registry, heldout=50)
     process = begin(value, "kill stage", name)
     seen: set[int] = set()
     while process.poll() is None:
-        seen |= set(family(process.pid))
+        seen |= family(process.pid) - {process.pid}
         time.sleep(0.1)
     assert process.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 10
