@@ -31,7 +31,6 @@ class Piece:
     """An encoded piece: its pages, and the footer of the file that it is in memory."""
 
     pages: list[bytes]
-    size: int
     footer: thrift.Struct
 
     @property
@@ -96,7 +95,7 @@ def _cut(chunks: list[bytes]) -> Piece:
     if tail[-4:] != MAGIC or pages[0][:4] != MAGIC:
         raise ValueError("what was encoded is no Parquet file")
     pages[0] = pages[0][4:]
-    return Piece([page for page in pages if page], sum(map(len, pages)), thrift.read(footer)[0])
+    return Piece([page for page in pages if page], thrift.read(footer)[0])
 
 
 def move(piece: Piece, place: int, ordinal: int) -> list[thrift.Struct]:

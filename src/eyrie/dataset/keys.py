@@ -9,8 +9,9 @@ from typing import Any
 
 import xxhash
 
+from eyrie.dataset.block import BACKSLASH
+
 KEY_BYTES = 16
-BACKSLASH = 0x5C
 TWO_BLANKS = re.compile(b"  ")
 #: what str.split() takes for a blank, NFKC leaves as it is, and JSON need not escape
 OTHER_BLANKS = "\x85\u1680\u2028\u2029"
@@ -40,9 +41,8 @@ def text_keys(texts: list[bytes]) -> bytes:
     joined = _unescaped(b"\n".join(texts))
     if joined.isascii():
         joined = joined.lower()
-        if TWO_BLANKS.search(joined):
-            while b"  " in joined:
-                joined = joined.replace(b"  ", b" ")
+        while TWO_BLANKS.search(joined):  # twice as fast as `in` where there are none
+            joined = joined.replace(b"  ", b" ")
         return b"".join([digest(text.strip()) for text in joined[1:-1].split(b'"\n"')])
     folds = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", joined.decode()).casefold())
     spaced = folds[1:-1].split('"\n"')

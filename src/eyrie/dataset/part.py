@@ -141,15 +141,15 @@ def _columns(rows: Rows, ids: Any, order: Any, signatures: Any) -> dict[str, byt
     """The columns as bytes, in the given order of rows; those that say nothing are left out."""
     import numpy as np
 
-    def column(values: Any, kind: str) -> bytes:
+    def arranged(values: Any, kind: str) -> bytes:
         return bytes(np.frombuffer(values, dtype=kind)[order].tobytes())
 
     places = order.tolist()
     texts = [rows.conversations[index] for index in places]
-    found = {"id": ids[order].tobytes(), "first": column(rows.firsts, KEY)}
+    found = {"id": ids[order].tobytes(), "first": arranged(rows.firsts, KEY)}
     if rows.keys:
-        found["key"] = column(rows.keys, KEY)
-    found |= {"row": column(rows.ordinals, "<i8"), "line": column(rows.lines, "<i8")}
+        found["key"] = arranged(rows.keys, KEY)
+    found |= {"row": arranged(rows.ordinals, "<i8"), "line": arranged(rows.lines, "<i8")}
     found["size"] = np.fromiter(map(len, texts), dtype="<i8", count=len(texts)).tobytes()
     tools = [rows.tools.get(index, b"") for index in places] if rows.tools else []
     if tools:

@@ -169,8 +169,9 @@ class Stretch:
         for data in self.blocks:
             block = Block(data)
             hits, rest = way.block(block) if way else ([], list(range(block.count)))
-            others = dict(zip(rest, block.lines(rest), strict=True))
-            blanks = [place for place, line in others.items() if not line or line.isspace()]
+            lines = zip(rest, block.lines(rest), strict=True)
+            others = {place: line for place, line in lines if line and not line.isspace()}
+            blanks = [place for place in rest if place not in others]
             places = np.arange(block.count)
             ordinals = places + (number - blank) - np.searchsorted(blanks, places)
             mine = np.delete(places, rest)
@@ -178,8 +179,6 @@ class Stretch:
             rows.firsts += text_keys([first for _, first in hits])
             rows.ordinals.frombytes(ordinals[mine].tobytes())
             rows.lines.frombytes((mine + number + 1).tobytes())
-            for place in blanks:
-                del others[place]
             for place, line in others.items():
                 self._take(*parse(line), int(ordinals[place]), number + place + 1, book, add)
             number, blank, misses = number + block.count, blank + len(blanks), misses + len(others)

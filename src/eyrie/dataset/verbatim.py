@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from eyrie.dataset.adapters import Adapter
-from eyrie.dataset.block import Block
+from eyrie.dataset.block import BACKSLASH, Block
 
 #: a row's canonical conversation and its first user text, as they stand in JSON
 Hit = tuple[bytes, bytes]
 
-QUOTE, BACKSLASH, BRACKET = 0x22, 0x5C, 0x5B
+QUOTE, BRACKET = 0x22, 0x5B
 #: bytes that only a text which is not blank begins with: visible ASCII, and the first bytes of other characters
 #: except those that some Unicode blank has too
 SOLID = (frozenset(range(0x21, 0x7F)) | frozenset(range(0xC3, 0xF5))) - {QUOTE, BACKSLASH, 0xE1, 0xE2, 0xE3}
@@ -53,13 +53,11 @@ class Way:
         rows = self._rows(block)
         if rows:
             found: list[Hit | None] = list(map(self.form.say, rows))
-            if not unclean and None not in found:
-                return found, []  # type: ignore[return-value]
-            looks = self.form.looks or (lambda row: False)
             for index in unclean:
                 found[index] = None
-            again = [index for index, hit in enumerate(found) if hit is None]
-            again = [index for index in again if index not in unclean and looks(rows[index])]
+            looks = self.form.looks
+            missed = [index for index, hit in enumerate(found) if hit is None and index not in unclean]
+            again = [index for index in missed if looks and looks(rows[index])]
         else:
             found = [None] * block.count
             again = [index for index in range(block.count) if index not in unclean]

@@ -35,7 +35,7 @@ def written(path, tables, evaluation):
 
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize("sizes", [[], [0], [5], [10, 0, 70_000, 3, 1], [1] * 40])
-def test_the_file_is_what_one_writer_makes(tmp_path, sizes, evaluation, monkeypatch):
+def test_the_file_is_what_one_writer_makes(tmp_path, sizes, evaluation):
     tables = [table(rows, number, evaluation) for number, rows in enumerate(sizes)]
     found = written(tmp_path / "ours.parquet", tables, evaluation)
     schema = output.schema(evaluation)
@@ -65,7 +65,7 @@ def test_what_fails_while_it_is_encoded_is_raised_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     "texts", [["long enough for a view", "größer als zwölf", "another long text"], ["short", "x" * 40]]
 )
-def test_strings_as_views_are_the_strings(texts, tmp_path):
+def test_strings_as_views_are_the_strings(texts):
     import numpy as np
 
     from eyrie.dataset import columns

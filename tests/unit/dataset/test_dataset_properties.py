@@ -542,7 +542,7 @@ def test_lines_of_a_block_are_decoded_together_though_one_is_of_another_kind():
 
     way = verbatim.way(Adapter(source()))
     asked = []
-    decoder, way.form = way.form.decoder, way.form._replace(decoder=None)
+    decoder = way.form.decoder
 
     class Counting:
         def decode_lines(self, data):
